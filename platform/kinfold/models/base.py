@@ -1,0 +1,84 @@
+"""The seam to whoever thinks: one request object, one streaming method."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kinfold.messages import Message, RunKind, StopReason, ToolSpec, Usage
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One request: the whole prefix and the whole history, for the API has no memory."""
+
+    system: tuple[str, ...]
+    """Blocks, stable over a run; the last one carries the cache breakpoint."""
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    """Sorted by name and the same in every request of a run."""
+    max_tokens: int = 16_384
+    tool_choice: str | None = None
+    """None: the model's choice; else the one tool that it must call."""
+    effort: Effort | None = None
+    # Who asks; never sent to a service. A scripted model chooses its reply by these.
+    run_kind: RunKind = "main"
+    label: str | None = None
+    subagent_type: str | None = None
+    step: int = 1
+    """1-based within the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextChunk:
+    """A piece of the reply's text as it arrives."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingChunk:
+    """A piece of the model's reasoning as it arrives."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryNotice:
+    """The request failed and will be made again after `delay` seconds; what was streamed so far is void."""
+
+    attempt: int
+    delay: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The complete turn; always the last item of a stream."""
+
+    message: Message
+    stop_reason: StopReason | str
+    """As the service said it; a value that kinfold does not know stays a plain string."""
+    usage: Usage
+    message_id: str
+    model: str
+    """The model that answered."""
+    request_id: str | None = None
+    incomplete: bool = False
+    """The stream was cut after completed blocks; those stand, the rest is lost."""
+
+
+ModelEvent = TextChunk | ThinkingChunk | RetryNotice | Reply
+
+
+class Model(Protocol):
+    """Anything that answers a request with a stream ending in one `Reply`; raises `ModelError`."""
+
+    name: str
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Stream the reply. The iterator is closed by its consumer, also early (a cancel)."""
+        ...

@@ -1,0 +1,121 @@
+"""What a tool is: a value, not a class hierarchy. The loop knows only the flags `parallel` and `final`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from kinfold.events import Emit
+from kinfold.messages import Artifact, ImageBlock, SkippedPath, TaskOutput, TextBlock
+from kinfold.sandbox.base import Snapshot
+from kinfold.sandbox.sandbox import Sandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutcome:
+    """What a tool hands to the model: text and images, within the tool's byte budget."""
+
+    content: tuple[TextBlock | ImageBlock, ...]
+    is_error: bool = False
+    data: Any = None
+    """The typed value behind the text (a `TaskOutput`), for events and `compact`; never sent to a model."""
+
+    @classmethod
+    def of(cls, text: str, *, is_error: bool = False, data: Any = None) -> ToolOutcome:
+        """An outcome of one text block."""
+        return cls(content=(TextBlock(text=text),), is_error=is_error, data=data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What `complete` returns instead of an outcome: the run's delivery. Control flow is by this type."""
+
+    summary: str
+    artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnRequest:
+    """What the `task` tool asks of its one upward callable."""
+
+    subagent_type: str
+    description: str
+    prompt: str
+    tool_call_id: str
+
+
+Spawn = Callable[[SpawnRequest], Awaitable[TaskOutput]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Todo:
+    """One item of an agent's own list."""
+
+    content: str
+    status: str = "pending"
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """What one run's tools share and mutate; fresh per run, never inherited."""
+
+    todos: list[Todo] = field(default_factory=list)
+    read_versions: dict[str, str] = field(default_factory=dict)
+    """Absolute container path → sha256 as this agent last read or wrote it (for compare-and-swap)."""
+    written: set[str] = field(default_factory=set)
+    """Absolute container paths that this run's tools wrote."""
+    snapshot: Snapshot | None = None
+    """The workspace's metadata at the run's start; None: not taken, so `change` is `unknown`."""
+    complete_refused: bool = False
+    """`complete` was answered with an error once; the second time it is accepted with a warning."""
+    last_tool_error: str | None = None
+    spills: int = 0
+    """Tool results that went to a file under `.kinfold/`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool call may touch. The parent task owns the sandbox; a tool borrows it."""
+
+    task_id: str
+    run_id: str
+    call_id: str
+    sandbox: Sandbox
+    state: RunState
+    emit: Emit
+    event_fields: dict[str, Any]
+    """task_id, run_id, parent_run_id, label, tool_call_id: what every event of this run carries."""
+    timezone: str = "UTC"
+    env: dict[str, str] = field(default_factory=dict)
+    """Per-run environment for execs (its own TMPDIR)."""
+    spawn: Spawn | None = None
+    """None in a subagent: depth is 1."""
+    failed_siblings: int = 0
+    """How many other calls of this step failed; `complete` runs last and looks."""
+
+
+ToolCallable = Callable[[ToolContext, Any], Awaitable[ToolOutcome | Completion]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One entry of the dispatch map."""
+
+    key: str
+    words: str
+    """What the model is told; comes from the `.md` beside the tool."""
+    arguments: type[BaseModel]
+    call: ToolCallable
+    parallel: bool = False
+    """May run together with other parallel calls of its step."""
+    final: bool = False
+    """Runs last and alone in its step."""
+    result_budget: int = 32_768
+    """Bytes of text that go to the model; the rest goes to a file under `.kinfold/` with a pointer."""
+    compact: Callable[[ToolOutcome], str] | None = None
+    """What must stay of a result when the context is compacted."""

@@ -63,6 +63,8 @@ class StepStarted(EventBase):
     type: Literal["step_started"] = "step_started"
     step: int
     """1-based."""
+    usage: Usage = Usage()
+    """The run's tokens before this step."""
 
 
 class TextDelta(EventBase):

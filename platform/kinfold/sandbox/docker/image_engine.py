@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ STEP_TIMEOUT = 900
 WHOLE = 3600.0
 """Seconds for a whole pull, build or import."""
 KEPT_WORDS = 2000
+STEP_WIDTH = 100
 
 Progress = Callable[[str], None]
 
@@ -155,5 +157,5 @@ def _build(api: APIClient, folder: Path, tag: str, base: str, labels: dict[str, 
         text = str(line.get("stream", ""))
         words = (words + text)[-KEPT_WORDS:]
         if text.startswith("Step "):
-            anyio.from_thread.run_sync(progress, text.strip())
+            anyio.from_thread.run_sync(progress, textwrap.shorten(text, STEP_WIDTH, placeholder=" …"))
     return None

@@ -51,6 +51,7 @@ class RetryNotice:
     """The request failed and will be made again after `delay` seconds; what was streamed so far is void."""
 
     attempt: int
+    """The one that failed, counted from 1."""
     delay: float
     reason: str
 

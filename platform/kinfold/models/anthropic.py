@@ -1,0 +1,224 @@
+"""The Messages API through its official SDK: always streaming, from the raw events, with our own retries.
+
+The SDK takes seconds to import, so it is imported when the first request is made. A client lives as long as one
+request with its retries: a pool of connections that outlived it would have nobody to close it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from kinfold.errors import ConfigError
+from kinfold.models.base import ModelEvent, ModelRequest, RetryNotice, TextChunk, ThinkingChunk
+from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, classify, stream_failure
+from kinfold.models.request_body import build_body
+from kinfold.models.retry import Attempts, RetryPolicy
+from kinfold.models.stream_decoder import MalformedStream, StreamDecoder
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+IDLE_TIMEOUT = 300.0
+"""Seconds without progress of the reply (pings are none) after which a stream counts as dead."""
+CONNECT_TIMEOUT = 15.0
+URL_VARIABLE = "ANTHROPIC_BASE_URL"
+
+
+class AnthropicModel:
+    """One model of the Messages API, or of any server that speaks it at `base_url`.
+
+    The key comes from the argument or from ANTHROPIC_API_KEY; without one the constructor raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        retry: RetryPolicy | None = None,
+        idle_timeout: float = IDLE_TIMEOUT,
+    ) -> None:
+        key = (api_key if api_key is not None else os.environ.get(KEY_VARIABLE, "")).strip()
+        if not key:
+            raise ConfigError(f"no key for model {name!r}: {KEY_VARIABLE} is not set", hint=KEY_HINT)
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(f"{KEY_VARIABLE} holds characters that no key has", hint=KEY_HINT)
+        self.name = name
+        self._key = key
+        self._base_url = _usable_base_url(base_url)
+        self._retry = retry or RetryPolicy()
+        self._idle_timeout = idle_timeout
+        self._tls: ssl.SSLContext | None = None
+        self._forces = True
+
+    def __repr__(self) -> str:
+        return f"AnthropicModel({self.name!r})"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Stream the reply, trying again as the policy says; raises `ModelError`."""
+        attempts = Attempts(self._retry)
+        async with self._client() as client:
+            while True:
+                try:
+                    async with aclosing(self._attempt(client, request)) as events:
+                        async for event in events:
+                            yield event
+                    return
+                except AttemptFailed as error:
+                    if self._was_refused_forcing(request, error):
+                        continue
+                    failed, reason = attempts.number, error.failure.message
+                    delay = attempts.delay_after(error)
+                yield RetryNotice(attempt=failed, delay=delay, reason=reason)
+                await self._retry.sleep(delay)
+
+    def _was_refused_forcing(self, request: ModelRequest, error: AttemptFailed) -> bool:
+        """Models that always reason answer a forced tool with a 400; from then on the tool is asked for in words.
+
+        The refusal has no code of its own, so any 400 to a forced tool counts, once: if it had another reason, the
+        next answer says it again.
+        """
+        if error.failure.kind != "invalid_request" or request.tool_choice is None or not self._forces:
+            return False
+        self._forces = False
+        return True
+
+    async def _attempt(self, client: AsyncAnthropic, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """One attempt; raises `AttemptFailed` while nothing of the reply is complete."""
+        body = build_body(request, self.name, force=self._forces)
+        async with self._open(client, body) as (events, request_id):
+            decoder = StreamDecoder(request_id)
+            idle = 0.0
+            try:
+                while not decoder.stopped:
+                    started = anyio.current_time()
+                    event = await self._next(events, self._idle_timeout - idle)
+                    if event is None:
+                        break
+                    shown, progress = _feed(decoder, event)
+                    idle = 0.0 if progress else idle + anyio.current_time() - started
+                    if shown is not None:
+                        yield shown
+            except AttemptFailed:
+                # What is complete stands: to ask again would be to do it, and to pay for it, twice.
+                if not (decoder.finished or decoder.has_completed):
+                    raise
+        if not (decoder.finished or decoder.has_completed):
+            raise AttemptFailed(stream_failure("the stream ended before the reply did", request_id=request_id))
+        yield decoder.reply()
+
+    async def _next(self, events: AsyncIterator[object], patience: float) -> object:
+        """The next event but a ping, or None at the stream's end; `patience` seconds are what is left of the timer."""
+        with _translated(self._idle_timeout), anyio.fail_after(max(0.0, patience)):
+            return await anext(events, None)
+
+    @asynccontextmanager
+    async def _open(
+        self, client: AsyncAnthropic, body: dict[str, Any]
+    ) -> AsyncIterator[tuple[AsyncIterator[object], str | None]]:
+        """Make the request; gives the raw events, as plain objects, and the request's id."""
+        from anthropic import AsyncStream
+
+        with _translated(self._idle_timeout), anyio.fail_after(self._idle_timeout):
+            create: Any = client.messages.with_raw_response.create
+            response = await create(**body, stream=True)
+            stream = await response.parse(to=AsyncStream[object])
+        try:
+            _expect_events(response.headers)
+            yield aiter(stream), response.headers.get("request-id")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stream.close()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[AsyncAnthropic]:
+        if self._tls is None:
+            self._tls = await anyio.to_thread.run_sync(_load_sdk)
+        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient, Timeout
+
+        timeout = Timeout(self._idle_timeout, connect=CONNECT_TIMEOUT)
+        client = AsyncAnthropic(
+            api_key=self._key,
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=self._tls),
+        )
+        try:
+            yield client
+        finally:
+            with anyio.CancelScope(shield=True):
+                await client.close()
+
+
+def _load_sdk() -> ssl.SSLContext:
+    """Import the SDK, in a thread so that nobody's heartbeat waits for it; returns the TLS setting of all clients."""
+    import anthropic  # noqa: F401
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def _usable_base_url(base_url: str | None) -> str | None:
+    url = base_url or os.environ.get(URL_VARIABLE) or None
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigError(f"the model's service is not at an http address: {url!r}", hint=f"correct {URL_VARIABLE}")
+    return url
+
+
+def _feed(decoder: StreamDecoder, event: object) -> tuple[TextChunk | ThinkingChunk | None, bool]:
+    try:
+        return decoder.feed(event)
+    except MalformedStream as error:
+        raise AttemptFailed(stream_failure(f"the stream makes no sense: {error}")) from error
+
+
+def _expect_events(headers: Mapping[str, str]) -> None:
+    content_type = headers.get("content-type", "")
+    if not content_type.startswith("text/event-stream"):
+        said = f"the model's service answered with {content_type or 'no content type'} where a stream was asked for"
+        failure = stream_failure(said)
+        raise AttemptFailed(replace(failure, retryable=False, hint=f"check {URL_VARIABLE}: this is no Messages API"))
+
+
+@contextmanager
+def _translated(idle_timeout: float) -> Iterator[None]:
+    """Turn what the SDK and its transport raise into `AttemptFailed`; anything else is a bug and stays one."""
+    import anthropic
+    import httpx2
+
+    try:
+        yield
+    except anthropic.APIStatusError as error:
+        failure = classify(error.status_code, error.body, error.response.headers)
+        raise AttemptFailed(failure) from error
+    except (TimeoutError, anthropic.APITimeoutError, httpx2.TimeoutException) as error:
+        waited = "the connection timed out" if _is_connecting(error) else f"no progress for {idle_timeout:g} s"
+        raise AttemptFailed(stream_failure(f"the model's service: {waited}", kind="timeout")) from error
+    except anthropic.APIConnectionError as error:
+        said = f"cannot reach the model's service: {error.__cause__ or error}"
+        raise AttemptFailed(stream_failure(said, kind="connection")) from error
+    except (
+        anthropic.APIError,
+        httpx2.HTTPError,
+        httpx2.StreamError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
+        raise AttemptFailed(stream_failure(f"the stream broke: {str(error) or type(error).__name__}")) from error
+
+
+def _is_connecting(error: BaseException) -> bool:
+    import httpx2
+
+    return isinstance(error, httpx2.ConnectTimeout) or isinstance(error.__cause__, httpx2.ConnectTimeout)

@@ -1,0 +1,35 @@
+"""Subagent definitions: what they are, where they are read from, and the three that ship."""
+
+from kinfold.definitions.definition import (
+    DEFAULT_TOOL_KEYS,
+    FORBIDDEN_IN_SUBAGENTS,
+    KNOWN_TOOL_KEYS,
+    Effort,
+    HasToolCall,
+    StopCondition,
+    SubagentDefinition,
+    TextMatches,
+    TokensOver,
+    has_tool_call,
+    text_matches,
+    tokens_over,
+)
+from kinfold.definitions.loaders import load
+from kinfold.definitions.shipped import DEFAULT
+
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_TOOL_KEYS",
+    "FORBIDDEN_IN_SUBAGENTS",
+    "KNOWN_TOOL_KEYS",
+    "Effort",
+    "HasToolCall",
+    "StopCondition",
+    "SubagentDefinition",
+    "TextMatches",
+    "TokensOver",
+    "has_tool_call",
+    "load",
+    "text_matches",
+    "tokens_over",
+]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from kinfold.events import Emit
 from kinfold.messages import Artifact, ImageBlock, SkippedPath, TaskOutput, TextBlock
 from kinfold.sandbox.base import Snapshot
-from kinfold.sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from kinfold.sandbox.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class RunState:
     last_tool_error: str | None = None
     spills: int = 0
     """Tool results that went to a file under `.kinfold/`."""
+    exec_offsets: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Id of an exec with processes left → bytes of its stdout and stderr that this agent was shown already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

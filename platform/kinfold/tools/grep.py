@@ -1,0 +1,154 @@
+"""The tool `grep`: lines that match, found by the image's own ripgrep or `grep -E`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from kinfold.errors import PathError, ToolError
+from kinfold.sandbox.base import MIB, SCRATCH, WORKSPACE, ExecRequest, ExecResult
+from kinfold.sandbox.workspace import normalize
+from kinfold.tools import words
+from kinfold.tools.base import Tool, ToolContext, ToolOutcome
+from kinfold.tools.glob import matching
+from kinfold.tools.names import shown
+from kinfold.tools.patterns import MAX_PATTERN
+
+TIMEOUT = 60.0
+MAX_LINES = 200
+MAX_LINE = 500
+"""Characters of a matching line that are shown."""
+MAX_FILES = 2_000
+"""Files that are handed to `grep` when it is told which."""
+NO_SUCH_PROGRAM = 127
+
+
+class GrepArguments(BaseModel):
+    """What to look for, and where."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pattern: str = Field(min_length=1, max_length=4_000, description="A regular expression, for one line at a time.")
+    path: str = Field(default=".", description="A directory or a file; the whole workspace by default.")
+    glob: str | None = Field(
+        default=None, min_length=1, max_length=MAX_PATTERN, description="Only files whose path matches, as `*.py`."
+    )
+    ignore_case: bool = False
+    fixed: bool = Field(default=False, description="The pattern is plain text.")
+    files_only: bool = Field(default=False, description="Only the names of files that match.")
+    context: int = Field(default=0, ge=0, le=20, description="Lines to show before and after each match.")
+
+    @field_validator("pattern")
+    @classmethod
+    def _one_line(cls, pattern: str) -> str:
+        if "\n" in pattern or "\0" in pattern:
+            raise ValueError("must be one line")
+        return pattern
+
+
+async def _call(context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
+    target = await _target(context, arguments.path)
+    result = await _run(context, _ripgrep(arguments, target))
+    search = "rg"
+    if result.exit_code == NO_SUCH_PROGRAM:
+        files = await _files(context, arguments)
+        if files == []:
+            return ToolOutcome.of(_nothing(arguments))
+        result, search = await _run(context, _plain_grep(arguments, files or [target], recursive=files is None)), "grep"
+    if result.exit_code == NO_SUCH_PROGRAM:
+        raise ToolError("this image has neither rg nor grep", hint="read_file the likely files, or search by a program")
+    return ToolOutcome.of(_render(arguments, result, search))
+
+
+async def _target(context: ToolContext, path: str) -> str:
+    """The place relative to the workspace, known to exist and to be no pipe that would block the search."""
+    absolute = normalize(path)
+    (found,) = await context.sandbox.stat([absolute])
+    if isinstance(found, PathError):
+        raise found
+    if found.type == "other":
+        raise PathError("not_regular", path)
+    return "./" + absolute[len(WORKSPACE) + 1 :]
+
+
+async def _run(context: ToolContext, argv: list[str]) -> ExecResult:
+    return await context.sandbox.run(
+        ExecRequest(command=argv, timeout=TIMEOUT, max_output_bytes=MIB, owner=context.run_id, env=context.env)
+    )
+
+
+def _ripgrep(arguments: GrepArguments, target: str) -> list[str]:
+    argv = ["rg", "--no-config", "--color=never", "--no-heading", "--line-number", "--with-filename", "--sort=path"]
+    argv += ["--hidden", "--glob=!.git/", f"--glob=!/{SCRATCH}/", f"--max-columns={MAX_LINE}", "--max-columns-preview"]
+    argv += [f"--glob={arguments.glob}"] if arguments.glob else []
+    return argv + _flags(arguments) + ["-e", arguments.pattern, "--", target]
+
+
+def _plain_grep(arguments: GrepArguments, places: list[str], *, recursive: bool) -> list[str]:
+    """Only flags that every grep has, busybox's too."""
+    argv = ["grep", "-n", "-H", "-s", *([] if arguments.fixed else ["-E"]), *(["-r"] if recursive else [])]
+    return argv + _flags(arguments) + ["-e", arguments.pattern, "--", *places]
+
+
+def _flags(arguments: GrepArguments) -> list[str]:
+    flags = ["-i"] if arguments.ignore_case else []
+    flags += ["-F"] if arguments.fixed else []
+    flags += ["-l"] if arguments.files_only else []
+    return flags + ([f"-C{arguments.context}"] if arguments.context and not arguments.files_only else [])
+
+
+async def _files(context: ToolContext, arguments: GrepArguments) -> list[str] | None:
+    """For a grep that knows no file patterns: which files to look at. None: everything."""
+    if arguments.glob is None:
+        return None
+    found, _ = await matching(context, normalize(arguments.path), arguments.glob)
+    if len(found) > MAX_FILES:
+        raise ToolError(
+            f"{arguments.glob!r} matches {len(found):,} files; this image's grep can be given {MAX_FILES:,}",
+            hint="narrow `path` or `glob`",
+        )
+    return ["./" + entry.path[len(WORKSPACE) + 1 :] for entry in found]
+
+
+def _render(arguments: GrepArguments, result: ExecResult, program: str) -> str:
+    if result.ended_by != "exited":
+        raise ToolError(
+            f"the search did not finish: {result.ended_by} after {result.duration:.1f} s",
+            hint="narrow it by `path` or `glob`",
+        )
+    lines = [line for line in result.stdout_text.split("\n") if line and not _in_hidden_places(line)]
+    if not lines and result.exit_code not in (0, 1):
+        raise ToolError(f"{program}: {_reason(result)}", hint="correct the pattern, or set `fixed` for plain text")
+    if not lines:
+        return _nothing(arguments)
+    rows = [_row(line) for line in lines[:MAX_LINES]]
+    if len(lines) > MAX_LINES or result.stdout_total > len(result.stdout):
+        total = f"{len(lines):,}" if result.stdout_total == len(result.stdout) else "more"
+        rows.append(f"(the first {len(rows)} of {total} lines; narrow the search for the rest)")
+    if result.exit_code not in (0, 1):
+        rows.append(f"(not everything could be searched: {_reason(result)})")
+    return "\n".join(rows)
+
+
+def _in_hidden_places(line: str) -> bool:
+    """What ripgrep leaves out by its own flags, and a plain grep finds."""
+    name = line.partition(":")[0]
+    return name.startswith(f"./{SCRATCH}/") or "/.git/" in name
+
+
+def _row(line: str) -> str:
+    line = line.removeprefix("./")
+    return line if len(line) <= MAX_LINE + 200 else f"{line[: MAX_LINE + 200]} […]"
+
+
+def _reason(result: ExecResult) -> str:
+    lines = result.stderr_text.strip().splitlines()
+    return " ".join(lines[:6])[:600] or f"exit code {result.exit_code}"
+
+
+def _nothing(arguments: GrepArguments) -> str:
+    where = f" under {shown(arguments.path)}" if arguments.path != "." else ""
+    only = f" in files matching {arguments.glob!r}" if arguments.glob else ""
+    return f"No line matches {arguments.pattern!r}{only}{where}."
+
+
+TOOL = Tool(key="grep", words=words.beside(__file__), arguments=GrepArguments, call=_call, parallel=True)

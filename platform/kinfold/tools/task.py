@@ -1,0 +1,150 @@
+"""The tool `task`: hands a piece of work to a subagent and gives back its checked delivery, never its transcript.
+
+Its schema is built from a task's definitions. It validates and asks; slots, depth and the run itself lie behind the one
+upward callable, `ToolContext.spawn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+
+from kinfold.definitions import SubagentDefinition
+from kinfold.errors import ConfigError, ToolError
+from kinfold.messages import Artifact, TaskOutput
+from kinfold.tools import words
+from kinfold.tools.base import SpawnRequest, Tool, ToolContext, ToolOutcome
+from kinfold.tools.names import shown
+
+KEY = "task"
+LABEL_LIMIT = 80
+"""Characters of `description`."""
+RESULT_BUDGET = 65_536
+FILES_SHOWN = 20
+"""Touched files of a run that did not complete, named to the parent."""
+
+
+class TaskArguments(BaseModel):
+    """What every `task` call holds; `build` adds `subagent_type`, which depends on the definitions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    description: str = Field(
+        min_length=1,
+        max_length=LABEL_LIMIT,
+        description="A label of 3 to 7 words, shown to people and written to the log. It is not the work itself.",
+    )
+    prompt: str = Field(
+        min_length=1,
+        description=(
+            "The whole delegation; the subagent sees nothing else. State the goal, all the context it needs, the "
+            "files to deliver by name, and what is out of scope."
+        ),
+    )
+
+    @field_validator("description", "prompt")
+    @classmethod
+    def _says_something(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("must not be blank")
+        return text
+
+
+def build(definitions: Sequence[SubagentDefinition]) -> Tool | None:
+    """The tool for these definitions; None when there are none: an agent without subagents never hears of `task`.
+
+    Raises `ConfigError` when two definitions have one type.
+    """
+    if not definitions:
+        return None
+    types = [definition.type for definition in definitions]
+    for name in types:
+        if types.count(name) > 1:
+            raise ConfigError(f"two subagent definitions have the type {name!r}", hint="give each its own type")
+    listed = "\n".join(f"- {definition.type}: {definition.description.strip()}" for definition in definitions)
+    choice = Field(description=f"Which kind of subagent does the work. There are:\n{listed}")
+    one_of: Any = Literal[tuple(types)]
+    arguments: type[BaseModel] = create_model("TaskCall", __base__=TaskArguments, subagent_type=(one_of, choice))
+    return Tool(
+        key=KEY,
+        words=words.beside(__file__),
+        arguments=arguments,
+        call=_call,
+        parallel=True,
+        result_budget=RESULT_BUDGET,
+        compact=compact,
+    )
+
+
+async def _call(context: ToolContext, arguments: Any) -> ToolOutcome:
+    if context.spawn is None:
+        raise ToolError("a subagent cannot start subagents", hint="do this work yourself")
+    output = await context.spawn(
+        SpawnRequest(
+            subagent_type=arguments.subagent_type,
+            description=arguments.description,
+            prompt=arguments.prompt,
+            tool_call_id=context.call_id,
+        )
+    )
+    return ToolOutcome.of(render_output(output), is_error=output.status == "error", data=output)
+
+
+def render_output(output: TaskOutput) -> str:
+    """What the parent's model reads: kinfold's own facts first; all after `summary:` is the subagent's word."""
+    lines = _facts(output)
+    if output.error is not None:
+        lines.append(f"error: {output.error.code}: {output.error.message}")
+        lines += [f"hint: {output.error.hint}"] if output.error.hint else []
+    lines += _touched(output)
+    if output.warnings:
+        lines += ["warnings:", *(f"- {_one_line(warning)}" for warning in output.warnings)]
+    lines += ["summary:", output.summary.strip() or "(none)"]
+    return "\n".join(lines)
+
+
+def compact(outcome: ToolOutcome) -> str:
+    """What stays of a `task` result when the context is compacted: every delivered path can still be read."""
+    output = outcome.data
+    if not isinstance(output, TaskOutput):
+        return "\n".join(block.text for block in outcome.content if block.type == "text")
+    return "\n".join([*_facts(output), "summary:", output.summary.strip() or "(none)"])
+
+
+def _facts(output: TaskOutput) -> list[str]:
+    steps = f"{output.steps} step{'' if output.steps == 1 else 's'}"
+    lines = [f"status: {output.status} (ended by {output.ended_by}, {steps}, {output.run_id})"]
+    if output.artifacts:
+        lines += [f"artifacts ({len(output.artifacts)}):", *(_artifact(artifact) for artifact in output.artifacts)]
+    else:
+        lines.append("artifacts: none")
+    if output.skipped:
+        lines += [f"skipped ({len(output.skipped)} claimed, not delivered):"]
+        lines += [f"- {shown(skipped.path)}: {skipped.reason}" for skipped in output.skipped]
+    return lines
+
+
+def _artifact(artifact: Artifact) -> str:
+    entries = "" if artifact.entries is None else f", {artifact.entries} files"
+    return f"- {shown(artifact.path)} ({artifact.size} bytes{entries}, {artifact.fs_type}, {artifact.change})"
+
+
+def _touched(output: TaskOutput) -> list[str]:
+    """The files that an incomplete run left, so that its work is not lost with it."""
+    salvage = output.salvage
+    if salvage is None or output.status == "completed":
+        return []
+    files = salvage.files_touched
+    lines = [f"files it touched, not checked ({len(files)}):"] if files else []
+    lines += [f"- {shown(file.path)} ({file.change})" for file in files[:FILES_SHOWN]]
+    if len(files) > FILES_SHOWN:
+        lines.append(f"- and {len(files) - FILES_SHOWN} more")
+    if salvage.last_tool_error:
+        lines.append(f"last tool error: {_one_line(salvage.last_tool_error)}")
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,47 @@
+"""Compare-and-swap on files: an agent overwrites only what it has seen, and learns when somebody else was faster."""
+
+from __future__ import annotations
+
+import hashlib
+
+from kinfold.errors import PathError, ToolError
+from kinfold.sandbox.base import FileStat
+from kinfold.tools.base import ToolContext
+from kinfold.tools.names import shown
+
+ABSENT = "absent"
+"""What `Sandbox.write` takes for `if_match` where the file must not exist."""
+
+
+def digest(data: bytes) -> str:
+    """The sha256 that stands for a version, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+async def save(context: ToolContext, path: str, data: bytes, *, seen: str | None) -> FileStat:
+    """Write `data` at the absolute `path` if its content is still `seen` (None: if nothing is there).
+
+    Notes the new version. Raises `ToolError` where the file is another one by now, `PathError` for the rest.
+    """
+    try:
+        written = await context.sandbox.write(path, data, if_match=seen or ABSENT)
+    except PathError as error:
+        if error.reason != "conflict":
+            raise
+        context.state.read_versions.pop(path, None)
+        raise _conflict(path, seen) from error
+    context.state.read_versions[path] = written.sha256 or digest(data)
+    context.state.written.add(path)
+    return written
+
+
+def _conflict(path: str, seen: str | None) -> ToolError:
+    if seen is None:
+        return ToolError(
+            f"{shown(path)} exists, and you have not read it; nothing was written",
+            hint="read_file it first if it is yours to replace, or choose another name",
+        )
+    return ToolError(
+        f"{shown(path)} was changed or removed since you last read or wrote it; nothing was written",
+        hint="somebody else works on it: read_file it again and decide anew",
+    )

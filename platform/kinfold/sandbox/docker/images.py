@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 
+from kinfold import config
 from kinfold.errors import ImageMissing
 from kinfold.sandbox.docker import recipes, root_file_system
 from kinfold.sandbox.docker.client import Engine
@@ -49,6 +50,16 @@ class SandboxImage:
     built_on: str | None = None
     """The image below `kinfold/base`: `debian:bookworm-slim`, `kinfold/os:bookworm`…"""
 
+    def __str__(self) -> str:
+        return self.tag
+
+    def line(self) -> str:
+        """Tag, state, size and origin in one line."""
+        if not self.present:
+            return f"{self.tag}\tmissing\t`kinfold images build {self.name.removeprefix('kinfold/')}` makes it"
+        state = "current" if self.current else "out of date"
+        return f"{self.tag}\t{state}\t{(self.size_bytes or 0) / 1e6:.0f} MB\ton {self.built_on or 'an unknown image'}"
+
 
 async def build(
     names: Iterable[str] = ("base",),
@@ -64,7 +75,7 @@ async def build(
     to build `kinfold/base` on. Raises `ConfigError`, `EngineUnavailable`, `ImageMissing` or `SandboxError`.
     """
     wanted = _with_parents(recipes.in_build_order(names))
-    async with _engine(host) as engine, _single_flight(state_dir or _state_dir(), progress):
+    async with _engine(host) as engine, _single_flight(state_dir or config.state_dir(), progress):
         builder = _Builder(engine=engine, progress=progress, base=base)
         return tuple([await builder.ensure(recipe) for recipe in wanted])
 
@@ -204,9 +215,3 @@ def _locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _state_dir() -> Path:
-    from kinfold.config import Settings
-
-    return Settings.load({}).state_dir

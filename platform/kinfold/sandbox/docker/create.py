@@ -1,0 +1,152 @@
+"""From a spec to what is sent to the engine: the whole hardening of a container stands in this one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kinfold.sandbox.base import HOME, WORKSPACE, Limits, SandboxSpec
+from kinfold.sandbox.docker.admission import RUN_BYTES
+from kinfold.sandbox.docker.workspaces import Layout
+
+RUN = "/run/kf"
+"""A tmpfs that only root can enter: the supervisor's socket, binary and dial directory lie below it."""
+BIN = f"{RUN}/bin"
+DIAL = f"{RUN}/host"
+SOCKET_DIR = f"{RUN}/s"
+SUPERVISOR = f"{BIN}/kinfold-supervisor"
+CAPABILITIES = ("SETUID", "SETGID", "KILL")
+"""All that PID 1 keeps: to become the agent, and to end what the agent started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that is known before a container is created."""
+
+    spec: SandboxSpec
+    limits: Limits
+    """Fitted to this engine."""
+    image_id: str
+    """The image's digest: the name may move between our look at it and the create."""
+    layout: Layout
+    volume: str
+    """The named volume that holds the supervisor."""
+    labels: Mapping[str, str]
+    ulimits: bool = True
+    """Off where the engine may not set them (rootless with low limits of its own); the supervisor sets them then."""
+
+
+def engine_config(plan: Plan) -> dict[str, Any]:
+    """The body of the engine's create call."""
+    return {
+        "Image": plan.image_id,
+        "Entrypoint": [SUPERVISOR],
+        "Cmd": supervisor_arguments(plan.spec, plan.limits),
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Domainname": "",
+        "Env": [],
+        "Labels": dict(plan.labels),
+        "Tty": False,
+        "OpenStdin": False,
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "StopSignal": "SIGTERM",
+        # An image's own health check would run as root, outside every limit of ours.
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": _host_config(plan),
+    }
+
+
+def supervisor_arguments(spec: SandboxSpec, limits: Limits) -> list[str]:
+    """`init` and its options."""
+    arguments = ["init", "--root", WORKSPACE, "--home", HOME, "--socket", SOCKET_DIR, "--dial", DIAL]
+    if spec.user is not None:
+        arguments += ["--user", spec.user]
+    arguments += ["--orphan-grace", f"{max(1, round(spec.orphan_grace))}"]
+    arguments += ["--nofile", str(limits.open_files), "--fsize", str(limits.file_bytes)]
+    return arguments
+
+
+def _host_config(plan: Plan) -> dict[str, Any]:
+    limits = plan.limits
+    config: dict[str, Any] = {
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges:true"],
+        "Privileged": False,
+        "ReadonlyRootfs": plan.spec.read_only_root,
+        "NetworkMode": "none" if plan.spec.network == "none" else "bridge",
+        "PublishAllPorts": False,
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(limits.cpus * 1_000_000_000),
+        "PidsLimit": limits.pids,
+        "ShmSize": limits.shm_bytes,
+        "Sysctls": _shared_memory(limits.shm_bytes),
+        "Ulimits": _ulimits(limits) if plan.ulimits else [],
+        "Tmpfs": _tmpfs(limits),
+        "Mounts": _mounts(plan),
+        "LogConfig": {"Type": "none", "Config": {}},
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        "Init": False,
+        "OomScoreAdj": 0,
+    }
+    if plan.spec.runtime is not None:
+        config["Runtime"] = plan.spec.runtime
+    return config
+
+
+def _shared_memory(size: int) -> dict[str, str]:
+    """SysV segments outlive every process: without a bound they fill the memory with nobody left to kill."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    return {"kernel.shmall": str(max(1, size // page)), "kernel.shmmax": str(size)}
+
+
+def _ulimits(limits: Limits) -> list[dict[str, Any]]:
+    return [
+        {"Name": "nofile", "Soft": min(1024, limits.open_files), "Hard": limits.open_files},
+        {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "fsize", "Soft": limits.file_bytes, "Hard": limits.file_bytes},
+    ]
+
+
+def _tmpfs(limits: Limits) -> dict[str, str]:
+    """Docker makes every tmpfs `noexec` unless told otherwise; builds run programs in /tmp."""
+    return {
+        "/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_bytes},nr_inodes=20000,mode=1777",
+        RUN: f"rw,noexec,nosuid,nodev,size={RUN_BYTES},nr_inodes=500,mode=0700",
+    }
+
+
+def _mounts(plan: Plan) -> list[dict[str, Any]]:
+    """Mounts, not binds: the engine refuses a missing source instead of making it as root."""
+    return [
+        _bind(str(plan.layout.workspace), WORKSPACE),
+        _bind(str(plan.layout.home), HOME),
+        _bind(str(plan.layout.dial), DIAL, read_only=True),
+        {
+            "Type": "volume",
+            "Source": plan.volume,
+            "Target": BIN,
+            "ReadOnly": True,
+            "VolumeOptions": {"NoCopy": True},
+        },
+    ]
+
+
+def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": source,
+        "Target": target,
+        "ReadOnly": read_only,
+        "BindOptions": {"Propagation": "rprivate"},
+    }

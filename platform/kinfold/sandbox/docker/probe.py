@@ -1,0 +1,222 @@
+"""What an engine really enforces, measured from inside a short sandbox; kept per engine, so that it is asked once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from kinfold.errors import SandboxError
+from kinfold.sandbox.base import Control, Limits, ProbeReport
+from kinfold.sandbox.docker.client import EngineFacts
+from kinfold.sandbox.records import private_dir
+from kinfold.sandbox.sandbox import Sandbox
+
+PROBE_VERSION = 1
+"""Raised when the questions change: older answers are then not used."""
+DISTINCT_UIDS, SECCOMP_FILTER, WORKSPACE_WRITABLE = 2, 16, 128
+"""Bits of HELLO's `controls`."""
+
+SCRIPT = r"""
+say() { if [ -r "$2" ]; then read -r line <"$2"; echo "$1=$line"; fi; }
+while read -r key value rest; do
+  case $key in NoNewPrivs:|Seccomp:|CapEff:) echo "${key%:}=$value";; esac
+done </proc/self/status
+while read -r id parent device from to options rest; do
+  if [ "$to" = / ]; then echo "root=$options"; fi
+done </proc/self/mountinfo
+if (: >/kinfold-probe) 2>/dev/null; then echo root_written=1; else echo root_written=0; fi
+interfaces=
+while read -r name rest; do case $name in *:*) interfaces="$interfaces${name%%:*} ";; esac; done </proc/net/dev
+echo "interfaces=$interfaces"
+while read -r key value rest; do if [ "$key" = SwapTotal: ]; then echo "swap_total=$value"; fi; done </proc/meminfo
+read -r version </proc/version
+echo "kernel=$version"
+c=/sys/fs/cgroup
+say memory $c/memory/memory.limit_in_bytes; say memory $c/memory.max
+say memory_and_swap $c/memory/memory.memsw.limit_in_bytes; say swap $c/memory.swap.max
+say pids $c/pids/pids.max; say pids $c/pids.max
+say cpu_quota $c/cpu/cpu.cfs_quota_us; say cpu_period $c/cpu/cpu.cfs_period_us; say cpu_max $c/cpu.max
+"""
+"""Only what every shell has built in: an image need not hold a single program besides `sh`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one sandbox showed from inside."""
+
+    values: Mapping[str, str]
+    """The script's lines; empty where the image has no shell."""
+    distinct_uids: bool
+    seccomp_filter: bool
+
+
+async def look_inside(sandbox: Sandbox) -> Seen:
+    """Run the questions in `sandbox`."""
+    result = await sandbox.exec(["/bin/sh", "-c", SCRIPT], timeout=20.0)
+    values: dict[str, str] = {}
+    if result.exit_code == 0:
+        for line in result.stdout_text.splitlines():
+            key, separator, value = line.partition("=")
+            if separator:
+                values[key] = value.strip()
+    elif result.exit_code not in (126, 127):
+        raise SandboxError(
+            f"the probe ended with {result.ended_by} {result.exit_code}: {result.stderr_text[:300]}",
+            hint="`kinfold doctor` runs it again",
+        )
+    bits = _controls(sandbox)
+    return Seen(values=values, distinct_uids=bool(bits & DISTINCT_UIDS), seccomp_filter=bool(bits & SECCOMP_FILTER))
+
+
+def workspace_writable(sandbox: Sandbox) -> bool:
+    """Whether the supervisor found that the agent may write to the workspace."""
+    return bool(_controls(sandbox) & WORKSPACE_WRITABLE)
+
+
+def _controls(sandbox: Sandbox) -> int:
+    return sandbox.controls
+
+
+def judge(seen: Seen, limits: Limits, runtime: str, channel: str) -> tuple[Control, ...]:
+    """Each control: does what was seen inside match what was asked of the engine?"""
+    controls = [
+        _memory(seen.values, limits),
+        _swap(seen.values, limits),
+        _pids(seen.values, limits),
+        _cpu(seen.values, limits),
+        Control(
+            name="disk",
+            enforced=False,
+            reason="no quota on the workspace's and the home's file system; only single files are bounded (file_bytes)",
+        ),
+        _network(seen.values),
+        _seccomp(seen),
+        _expect("no_new_privileges", seen.values, "NoNewPrivs", "1"),
+        _expect("capabilities", seen.values, "CapEff", "0000000000000000"),
+        _read_only_root(seen.values),
+        _runtime(seen.values, runtime),
+        _yes("supervisor_isolation", seen.distinct_uids, "the agent and the supervisor share a uid"),
+        Control(
+            name="channel", enforced=True, reason="local socket" if channel == "socket" else "the engine's exec stream"
+        ),
+    ]
+    return tuple(controls)
+
+
+def _memory(values: Mapping[str, str], limits: Limits) -> Control:
+    return _expect("memory", values, "memory", str(limits.memory_bytes))
+
+
+def _swap(values: Mapping[str, str], limits: Limits) -> Control:
+    if "swap" in values:
+        return _expect("swap", values, "swap", "0")
+    if "memory_and_swap" in values:
+        return _expect("swap", values, "memory_and_swap", str(limits.memory_bytes))
+    without = values.get("swap_total") == "0"
+    return _yes("swap", without, "the kernel does not account for swap (boot with swapaccount=1), and there is some")
+
+
+def _pids(values: Mapping[str, str], limits: Limits) -> Control:
+    return _expect("pids", values, "pids", str(limits.pids))
+
+
+def _cpu(values: Mapping[str, str], limits: Limits) -> Control:
+    quota, _, period = values.get("cpu_max", "").partition(" ")
+    quota, period = values.get("cpu_quota", quota), values.get("cpu_period", period)
+    if not quota.isdigit() or not period.isdigit() or period == "0":
+        return Control(name="cpu", enforced=False, reason=_unseen("cpu", quota))
+    share = int(quota) / int(period)
+    return _yes("cpu", abs(share - limits.cpus) < 0.02, f"asked for {limits.cpus:g} cpus, found {share:g}")
+
+
+def _network(values: Mapping[str, str]) -> Control:
+    found = values.get("interfaces", "").split()
+    if not found:
+        return Control(name="network_none", enforced=False, reason=_unseen("interfaces", ""))
+    return _yes("network_none", found == ["lo"], f"interfaces besides lo: {' '.join(found)}")
+
+
+def _seccomp(seen: Seen) -> Control:
+    found = _expect("seccomp", seen.values, "Seccomp", "2")
+    if found.enforced and not seen.seccomp_filter:
+        return Control(name="seccomp", enforced=False, reason="the supervisor's own filter is not in force")
+    return found
+
+
+def _read_only_root(values: Mapping[str, str]) -> Control:
+    if "root" not in values:
+        return Control(name="read_only_root", enforced=False, reason=_unseen("root", ""))
+    held = "ro" in values["root"].split(",") and values.get("root_written") == "0"
+    return _yes("read_only_root", held, f"the root file system is mounted {values['root']}")
+
+
+def _runtime(values: Mapping[str, str], runtime: str) -> Control:
+    """runsc shows itself in the kernel's version; for the others the engine's word has to do."""
+    if runtime == "runsc" and "gvisor" not in values.get("kernel", "").lower():
+        return Control(name="runtime", enforced=False, reason="runsc was asked for, but the kernel is not gVisor's")
+    return Control(name="runtime", enforced=True, reason=runtime)
+
+
+def _expect(name: str, values: Mapping[str, str], key: str, wanted: str) -> Control:
+    found = values.get(key, "")
+    if found == wanted:
+        return Control(name=name, enforced=True)
+    return Control(name=name, enforced=False, reason=_unseen(key, found) if not found else f"{found}, not {wanted}")
+
+
+def _yes(name: str, held: bool, reason: str) -> Control:
+    return Control(name=name, enforced=held, reason="" if held else reason)
+
+
+def _unseen(key: str, found: str) -> str:
+    return f"not measured: {key} is {found or 'not readable'} inside (an image with /bin/sh shows more)"
+
+
+# --- what was measured once -----------------------------------------------------------------------------------------
+
+
+def cache_key(facts: EngineFacts, runtime: str | None, digest: str, channel: str) -> str:
+    """Everything that could change an answer."""
+    parts = [PROBE_VERSION, facts.id, facts.version, facts.kernel, facts.cgroup_version, facts.cpus, facts.root_dir]
+    parts += [*facts.security_options, runtime or facts.default_runtime, digest, channel]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+class ProbeCache:
+    """Reports by engine, in memory and in the state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / "probes"
+        self._known: dict[str, ProbeReport] = {}
+        self.lock = anyio.Lock()
+
+    def get(self, key: str) -> ProbeReport | None:
+        """What was measured; a file that cannot be read counts as nothing."""
+        if key not in self._known:
+            try:
+                data = json.loads((self._directory / f"{key}.json").read_text(encoding="utf-8"))
+                controls = tuple(
+                    Control(name=str(item["name"]), enforced=item["enforced"] is True, reason=str(item["reason"]))
+                    for item in data["controls"]
+                )
+                self._known[key] = ProbeReport(engine=str(data["engine"]), controls=controls)
+            except (OSError, ValueError, KeyError, TypeError):
+                return None
+        return self._known[key]
+
+    def put(self, key: str, report: ProbeReport) -> None:
+        """Keep what was measured."""
+        self._known[key] = report
+        private_dir(self._directory.parent)
+        private_dir(self._directory)
+        controls = [{"name": c.name, "enforced": c.enforced, "reason": c.reason} for c in report.controls]
+        fresh = self._directory / f".{secrets.token_hex(8)}"
+        fresh.write_text(json.dumps({"engine": report.engine, "controls": controls}), encoding="utf-8")
+        os.replace(fresh, self._directory / f"{key}.json")

@@ -1,0 +1,162 @@
+"""The named volume that brings the supervisor into any image: filled once per engine and version, digest checked.
+
+The engine re-creates a missing volume *empty* when a container names it, so what a new container will run is read back
+before it starts, while no code of anybody's has run in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from kinfold.errors import StartFailed
+from kinfold.sandbox.docker import labels
+from kinfold.sandbox.docker.client import Engine, EngineRefused
+from kinfold.sandbox.docker.create import BIN, SUPERVISOR
+
+if TYPE_CHECKING:
+    from docker.api.client import APIClient
+
+MAX_ARCHIVE = 16 << 20
+"""Bytes of an archive from the engine that are looked at."""
+FILL_DEADLINE = 60.0
+_NAME = SUPERVISOR.rpartition("/")[2]
+
+
+class SupervisorVolume:
+    """The volume of one supervisor binary on one engine."""
+
+    def __init__(self, engine: Engine, binary: bytes, instance: str) -> None:
+        self._engine = engine
+        self._binary = binary
+        self._instance = instance
+        self._lock = anyio.Lock()
+        self.digest = hashlib.sha256(binary).hexdigest()
+        self.name = f"kinfold-supervisor-{self.digest[:20]}"
+
+    async def ensure(self, container: str, image_id: str) -> None:
+        """Make sure that the never-started `container` will run our binary; fills the volume where it would not.
+
+        Raises `StartFailed` where the volume stays wrong.
+        """
+        if await self._holds(container):
+            return
+        async with self._lock:
+            if await self._holds(container):
+                return
+            await self._fill(image_id)
+            if not await self._holds(container):
+                raise StartFailed(
+                    f"the volume {self.name} does not hold the supervisor after it was filled",
+                    hint=f"`docker volume rm {self.name}` and try again",
+                )
+
+    async def _holds(self, container: str) -> bool:
+        digest = await self._engine.call(
+            "read the supervisor back", lambda api: _digest_in(api, container), deadline=FILL_DEADLINE
+        )
+        return digest == self.digest
+
+    async def _fill(self, image_id: str) -> None:
+        """Through a container that is never started; works with an engine on another machine."""
+        config = self._filler(image_id)
+        with anyio.CancelScope(shield=True):
+            made = await self._engine.call(
+                "create the volume's helper", lambda api: api.create_container_from_config(config), settle=True
+            )
+            ident = str(made["Id"])
+            try:
+                await self._engine.call(
+                    "fill the supervisor's volume",
+                    lambda api: api.put_archive(ident, BIN, _packed(self._binary)),
+                    deadline=FILL_DEADLINE,
+                )
+            finally:
+                await self._engine.call(
+                    "remove the volume's helper", lambda api: api.remove_container(ident, force=True, v=True)
+                )
+
+    def _filler(self, image_id: str) -> dict[str, Any]:
+        volume_labels = {labels.ROLE: labels.ROLE_SUPERVISOR, labels.DIGEST: self.digest}
+        return {
+            "Image": image_id,
+            "Entrypoint": [SUPERVISOR],
+            "Cmd": ["--version"],
+            "User": "0:0",
+            "Healthcheck": {"Test": ["NONE"]},
+            "Labels": {
+                labels.INSTANCE: self._instance,
+                labels.ROLE: labels.ROLE_FILLER,
+                labels.CREATED: str(int(time.time())),
+            },
+            "HostConfig": {
+                "NetworkMode": "none",
+                "CapDrop": ["ALL"],
+                "LogConfig": {"Type": "none", "Config": {}},
+                "Mounts": [
+                    {
+                        "Type": "volume",
+                        "Source": self.name,
+                        "Target": BIN,
+                        "VolumeOptions": {"NoCopy": True, "Labels": volume_labels},
+                    }
+                ],
+            },
+        }
+
+
+def _packed(binary: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo(_NAME)
+        member.size = len(binary)
+        member.mode = 0o755
+        archive.addfile(member, io.BytesIO(binary))
+    return buffer.getvalue()
+
+
+def _digest_in(api: APIClient, container: str) -> str | None:
+    """sha256 of the supervisor as the container would see it; None where there is none."""
+    import docker.errors
+
+    try:
+        pieces, _ = api.get_archive(container, SUPERVISOR)
+    except docker.errors.NotFound:
+        return None
+    buffer = io.BytesIO()
+    for piece in pieces:
+        buffer.write(piece)
+        if buffer.tell() > MAX_ARCHIVE:
+            return None
+    buffer.seek(0)
+    try:
+        with tarfile.open(fileobj=buffer, mode="r:") as archive:
+            member = archive.next()
+            content = archive.extractfile(member) if member is not None and member.isreg() else None
+            return hashlib.sha256(content.read()).hexdigest() if content is not None else None
+    except tarfile.TarError:
+        return None
+
+
+async def remove_unused(engine: Engine, keep: str) -> list[str]:
+    """Remove the supervisors of other versions that no container uses; gives back their names."""
+    filters = {"label": [f"{labels.ROLE}={labels.ROLE_SUPERVISOR}"]}
+    found = await engine.call("list volumes", lambda api: api.volumes(filters=filters))
+    removed: list[str] = []
+    for volume in found.get("Volumes") or ():
+        name = str(volume["Name"])
+        if name == keep or not name.startswith("kinfold-supervisor-"):
+            continue
+        try:
+            await engine.call("remove a volume", lambda api, name=name: api.remove_volume(name))  # type: ignore[misc]
+        except EngineRefused as error:
+            if error.status not in (404, 409):
+                raise
+        else:
+            removed.append(name)
+    return removed

@@ -1,0 +1,1 @@
+"""Who decides: the agent loop, its context, its endings, and the delegation to subagents."""

@@ -1,0 +1,252 @@
+"""Delegation: the far side of the `task` tool. Slots, totals, models, the relay, heartbeats and records live here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+import anyio
+
+from kinfold.agent.context import RuntimeContext, kickoff
+from kinfold.agent.limits import Purse
+from kinfold.agent.loop import run_agent_loop
+from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
+from kinfold.definitions.definition import SubagentDefinition
+from kinfold.errors import SandboxLost, ToolError
+from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting
+from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, SubagentRecord, TaskOutput, Usage
+from kinfold.models.base import Model
+from kinfold.tools.base import SpawnRequest, Tool
+
+SLOTS = 6
+"""Subagents of one task that run at the same time; further ones wait."""
+TOTAL = 50
+"""Subagents that one task may start in all."""
+HEARTBEAT = 10.0
+"""Seconds between the signs of life of a running subagent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationConfig:
+    """What holds for all subagents of one task."""
+
+    definitions: tuple[SubagentDefinition, ...]
+    model: Model
+    """The main agent's, and what `inherit` means."""
+    resolve: Callable[[str], Model]
+    """A model by name. Not asked when `model` overrides the definitions' (a scripted or replayed one)."""
+    extra_tools: tuple[Tool, ...] = ()
+    slots: int = SLOTS
+    total: int = TOTAL
+    heartbeat: float = HEARTBEAT
+    chunk_timeout: float = CHUNK_TIMEOUT
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """One subagent between its call and its result."""
+
+    request: SpawnRequest
+    definition: SubagentDefinition
+    model: Model
+    purse: Purse
+    context: RuntimeContext = field(init=False)
+    started_at: str = field(default_factory=lambda: _now())
+
+
+class Delegation:
+    """Starts the subagents of one main run; its `spawn` is what that run's tools are given."""
+
+    def __init__(self, parent: RuntimeContext, config: DelegationConfig, *, purse: Purse) -> None:
+        self._parent = parent
+        self._config = config
+        self._purse = purse
+        self._definitions = {definition.type: definition for definition in config.definitions}
+        self._slots = anyio.Semaphore(config.slots)
+        self._running = 0
+        self._started = 0
+        self._children: dict[str, _Child] = {}
+
+    async def spawn(self, request: SpawnRequest) -> TaskOutput:
+        """Run one subagent to its end and return what it delivers.
+
+        Raises `ToolError` for an unknown type and when the total is used up, `SandboxLost` when the sandbox died under
+        the subagent. A failed subagent is a `TaskOutput`; it cancels nobody.
+        """
+        definition = self._definition(request.subagent_type)
+        if self._started >= self._config.total:
+            raise ToolError(
+                f"all {self._config.total} subagents of this task were started already ({self._running} still run)",
+                hint="do the rest yourself, with what the earlier ones delivered",
+            )
+        self._started += 1
+        child = self._make(request, definition)
+        self._children[child.context.run_id] = child
+        try:
+            result = await self._run_in_slot(child)
+        finally:
+            del self._children[child.context.run_id]
+        if result.ended_by == "sandbox_lost" and result.error is not None:
+            raise SandboxLost(result.error.message, hint=result.error.hint)
+        return _output(result)
+
+    def cancel(self, run_id: str, reason: EndedBy = "cancelled") -> bool:
+        """End one subagent, waiting or running; its parent reads it as cancelled. False: no such subagent now."""
+        child = self._children.get(run_id)
+        if child is not None:
+            child.context.lifeline.stop(reason)
+        return child is not None
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The subagents that wait or run now."""
+        return tuple(self._children)
+
+    def _definition(self, wanted: str) -> SubagentDefinition:
+        if (definition := self._definitions.get(wanted)) is not None:
+            return definition
+        near = get_close_matches(wanted, self._definitions, n=1)
+        allowed = "allowed types: " + ", ".join(sorted(self._definitions))
+        hint = f"did you mean {near[0]!r}? {allowed}" if near else allowed
+        raise ToolError(f"unknown subagent type {wanted!r}; {allowed}", hint=hint)
+
+    def _make(self, request: SpawnRequest, definition: SubagentDefinition) -> _Child:
+        child = _Child(
+            request=request,
+            definition=definition,
+            model=self._model_of(definition),
+            purse=Purse(limit=definition.budget, above=self._purse),
+        )
+        child.context = RuntimeContext.for_subagent(self._parent, writer=self._relay(child))
+        return child
+
+    def _model_of(self, definition: SubagentDefinition) -> Model:
+        main = self._config.model
+        if definition.model == "inherit" or getattr(main, "overrides_definitions", False):
+            return main
+        return self._config.resolve(definition.model)
+
+    def _relay(self, child: _Child) -> Emit:
+        """The child's own stream: it forwards to the parent's, and takes the record from the one `run_ended`."""
+
+        async def relay(event: EventBase) -> None:
+            if isinstance(event, RunEnded):
+                self._parent.subagent_records.append(_record(child, event))
+            await self._parent.writer(event)
+
+        return relay
+
+    async def _run_in_slot(self, child: _Child) -> RunResult:
+        if self._running >= self._config.slots:
+            await self._emit(child, Waiting, running=self._running, limit=self._config.slots)
+        try:
+            with child.context.lifeline.alive() as verdict:
+                await self._slots.acquire()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._never_ran(child)
+            raise
+        if verdict.ended_by is not None:
+            return await self._never_ran(child)
+        self._running += 1
+        try:
+            return await self._run(child)
+        finally:
+            self._running -= 1
+            self._slots.release()
+
+    async def _never_ran(self, child: _Child) -> RunResult:
+        ended_by = child.context.lifeline.reason_from_outside()
+        status = STATUS_OF[ended_by]
+        summary = "It was ended while it waited for a slot; it did nothing."
+        await self._emit(child, RunEnded, status=status, ended_by=ended_by, steps=0, summary=summary)
+        return RunResult(
+            run_id=child.context.run_id, status=status, ended_by=ended_by, steps=0, summary=summary, usage=Usage()
+        )
+
+    async def _run(self, child: _Child) -> RunResult:
+        definition, request = child.definition, child.request
+        config = LoopConfig(
+            model=child.model,
+            max_steps=definition.max_steps,
+            tool_keys=definition.tool_keys,
+            stop_conditions=definition.stop_conditions,
+            compaction_model=definition.compaction_model,
+            timeout=definition.timeout,
+            budget=definition.budget,
+            effort=definition.effort,
+            extra_tools=self._config.extra_tools,
+            chunk_timeout=self._config.chunk_timeout,
+            purse=child.purse,
+        )
+        asked = LoopInput(
+            kind="subagent",
+            messages=(kickoff(request.prompt, child.context.timezone),),
+            extra_instructions=definition.instructions,
+            label=request.description,
+            subagent_type=definition.type,
+            parent_run_id=self._parent.run_id,
+            tool_call_id=request.tool_call_id,
+        )
+        child.started_at = _now()  # its clock starts when it starts, not when it was asked for
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat, child)
+            result = await run_agent_loop(child.context, config, asked)
+            group.cancel_scope.cancel()
+        return result
+
+    async def _beat(self, child: _Child) -> None:
+        """Say that the child lives, to the outside and to the parent's clock; never to the child's own."""
+        while True:
+            await anyio.sleep(self._config.heartbeat)
+            self._parent.lifeline.rearm()
+            lifeline = child.context.lifeline
+            await self._emit(child, Heartbeat, elapsed=lifeline.elapsed, since_progress=lifeline.since_progress)
+
+    async def _emit(self, child: _Child, event: type[EventBase], **fields: Any) -> None:
+        who: dict[str, Any] = {
+            "task_id": self._parent.task_id,
+            "run_id": child.context.run_id,
+            "parent_run_id": self._parent.run_id,
+            "label": child.request.description,
+            "tool_call_id": child.request.tool_call_id,
+        }
+        await child.context.writer(event(**who, **fields))
+
+
+def _record(child: _Child, ended: RunEnded) -> SubagentRecord:
+    return SubagentRecord(
+        definition=DefinitionRef(type=child.definition.type, version=child.definition.version),
+        tool_call_id=child.request.tool_call_id,
+        description=child.request.description,
+        steps=ended.steps,
+        usage=ended.usage,
+        status=ended.status,
+        started_at=child.started_at,
+        completed_at=_now(),
+        ended_by=ended.ended_by,
+        cost_usd=child.purse.cost,
+    )
+
+
+def _output(result: RunResult) -> TaskOutput:
+    return TaskOutput(
+        summary=result.summary,
+        artifacts=result.artifacts,
+        skipped=result.skipped or None,
+        status=result.status,
+        steps=result.steps,
+        ended_by=result.ended_by,
+        salvage=result.salvage,
+        error=result.error,
+        usage=result.usage,
+        run_id=result.run_id,
+        warnings=result.warnings,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,184 @@
+"""How a run ends: the finalisation step, the salvage, what is killed, and the one `run_ended`."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from kinfold.agent.calls import run_last_final
+from kinfold.agent.instructions import words
+from kinfold.agent.run import Ending, Run, RunResult
+from kinfold.agent.step import ask
+from kinfold.errors import PathError, SandboxError
+from kinfold.events import RunEnded
+from kinfold.messages import STATUS_OF, Change, EndedBy, FileTouched, Salvage
+from kinfold.models.base import Reply
+from kinfold.sandbox.base import FileStat, Snapshot
+from kinfold.tools.base import Completion
+from kinfold.tools.spill import SUMMARY_LIMIT, bounded_summary
+
+log = logging.getLogger(__name__)
+
+FINALISED: frozenset[EndedBy] = frozenset({"step_limit", "timeout", "no_progress"})
+"""The endings that a finalisation step follows."""
+FINALISATION = 60.0
+"""Seconds that the finalisation step may take."""
+CLOSING = 30.0
+"""Seconds that everything after the last step may take."""
+FILES_TOUCHED = 1_000
+"""How many changed files a salvage lists, by path."""
+
+_REASONS: dict[EndedBy, str] = {
+    "step_limit": "its step limit is reached",
+    "timeout": "its time is up",
+    "no_progress": "it made no progress for too long",
+}
+
+
+async def finalise(run: Run, ended_by: EndedBy) -> Ending:
+    """One more step in which the model can only complete; it changes the delivery, never why the run ended."""
+    if run.purse.exhausted:
+        return Ending(ended_by=ended_by)
+    run.history.say_last(words("finalise").format(reason=_REASONS[ended_by]))
+    run.state.complete_refused = True  # there is no second try: what is claimed is accepted, with a warning
+    with run.context.lifeline.alive(at_most=FINALISATION):
+        reply = await ask(run, tool_choice=run.final_tool().key)
+        return await _completed(run, ended_by, reply)
+    await run.warn("finalisation_failed", f"the finalisation step did not end within {FINALISATION:.0f} s")
+    return Ending(ended_by=ended_by)
+
+
+async def _completed(run: Run, ended_by: EndedBy, reply: Reply) -> Ending:
+    text = Ending(ended_by=ended_by, text=reply.message.text)
+    if reply.stop_reason in ("max_tokens", "refusal"):
+        return text
+    outcome = await run_last_final(run, reply.message)
+    if isinstance(outcome, Completion):
+        return Ending(ended_by=ended_by, completion=outcome)
+    if outcome is not None:
+        await run.warn("finalisation_failed", f"the closing call was refused: {run.state.last_tool_error}")
+    return text
+
+
+async def close(run: Run, ending: Ending) -> RunResult:
+    """End what the run left running, take the salvage, emit the run's one `run_ended`. Shielded and bounded."""
+    with anyio.CancelScope(shield=True):
+        files: tuple[FileTouched, ...] = ()
+        summary = ""
+        with anyio.move_on_after(CLOSING) as bound:
+            try:
+                files, summary = await _last_requests(run, ending)
+            except SandboxError as error:
+                await run.warn("sandbox", f"the sandbox failed while this run closed: {error.message}")
+            except Exception as error:
+                log.exception("closing run %s failed", run.context.run_id)
+                await run.warn("internal_error", f"closing this run failed: {type(error).__name__}: {error}")
+        if bound.cancelled_caught:
+            await run.warn("closing_timeout", f"the sandbox did not close this run within {CLOSING:.0f} s")
+        result = _result(run, ending, _salvage(run, ending, files), summary)
+        await run.emit(
+            RunEnded,
+            status=result.status,
+            ended_by=result.ended_by,
+            steps=result.steps,
+            summary=result.summary,
+            artifacts=result.artifacts,
+            skipped=result.skipped or None,
+            salvage=result.salvage,
+            error=result.error,
+            usage=result.usage,
+            warnings=result.warnings,
+        )
+    return result
+
+
+async def _last_requests(run: Run, ending: Ending) -> tuple[tuple[FileTouched, ...], str]:
+    """What is asked of the sandbox at a run's end, in this order, so that files no longer change when hashed."""
+    if ending.ended_by == "sandbox_lost":
+        return (), ""
+    await _end_execs(run)
+    files = await _files_touched(run, ending)
+    summary, warnings = await bounded_summary(
+        _summary(run, ending), sandbox=run.context.sandbox, run_id=run.context.run_id
+    )
+    run.warnings += warnings
+    return files, summary
+
+
+def _summary(run: Run, ending: Ending) -> str:
+    """The delivered summary, else the model's last words."""
+    return ending.completion.summary if ending.completion else ending.text or run.last_text
+
+
+def _salvage(run: Run, ending: Ending, files: tuple[FileTouched, ...]) -> Salvage | None:
+    if ending.ended_by == "complete":
+        return None
+    return Salvage(
+        last_text=run.last_text[-SUMMARY_LIMIT:], files_touched=files, last_tool_error=run.state.last_tool_error
+    )
+
+
+def _result(run: Run, ending: Ending, salvage: Salvage | None, summary: str) -> RunResult:
+    delivery = ending.completion or Completion(summary="")
+    return RunResult(
+        run_id=run.context.run_id,
+        status=STATUS_OF[ending.ended_by],
+        ended_by=ending.ended_by,
+        steps=run.steps,
+        summary=summary or _summary(run, ending)[:SUMMARY_LIMIT],
+        artifacts=delivery.artifacts,
+        skipped=delivery.skipped,
+        salvage=salvage,
+        error=ending.error,
+        usage=run.usage,
+        cost=run.purse.cost,
+        warnings=(*run.warnings, *delivery.warnings),
+    )
+
+
+async def _end_execs(run: Run) -> None:
+    """Kill what the run's commands left in the background, with proof, and name it."""
+    for end in await run.context.sandbox.end(run.context.run_id):
+        if end.survivors:
+            await run.warn("survivors", f"{end.survivors} processes of {end.exec_id} could not be killed")
+        elif end.killed:
+            await run.warn("background_ended", f"{end.killed} background processes of {end.exec_id} were ended")
+
+
+async def _files_touched(run: Run, ending: Ending) -> tuple[FileTouched, ...]:
+    """What differs from the snapshot at the run's start, hashed. Where siblings ran, theirs is in it too."""
+    before = run.state.snapshot
+    if ending.ended_by == "complete" or before is None:
+        return ()
+    try:
+        changed = _changes(before, await run.context.sandbox.snapshot())
+        if len(changed) > FILES_TOUCHED:
+            await run.warn("salvage_cut", f"{len(changed)} files changed; the salvage lists {FILES_TOUCHED}")
+            changed = changed[:FILES_TOUCHED]
+        stats = await run.context.sandbox.stat([path for path, _ in changed], digest=True)
+    except PathError as error:
+        await run.warn("salvage_failed", f"the changed files could not be listed: {error.message}")
+        return ()
+    return tuple(
+        FileTouched(path=stat.path, sha256=stat.sha256, change=change)
+        for (_, change), stat in zip(changed, stats, strict=True)
+        if isinstance(stat, FileStat)
+    )
+
+
+def _changes(before: Snapshot, after: Snapshot) -> list[tuple[str, Change]]:
+    changed: list[tuple[str, Change]] = []
+    for path, now in sorted(after.entries.items()):
+        then = before.entries.get(path)
+        if now.type not in ("file", "symlink") or (then is not None and _identity(then) == _identity(now)):
+            continue
+        if then is None:
+            changed.append((path, "unknown" if before.truncated else "created"))
+        else:
+            changed.append((path, "modified"))
+    return changed
+
+
+def _identity(stat: FileStat) -> tuple[int, int, int, int]:
+    return stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns

@@ -1,0 +1,57 @@
+"""The conversation of one run, append-only; it cannot hold a tool call without its one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinfold.messages import Block, Message, TextBlock, ToolResult
+
+
+class History:
+    """The messages so far. A reply with tool calls enters together with all its results, in call order."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = list(messages)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What a request sends."""
+        return tuple(self._messages)
+
+    def add_turn(self, reply: Message) -> None:
+        """Append a reply without tool calls; one that says nothing at all leaves no trace."""
+        if reply.tool_calls:
+            raise ValueError("a reply with tool calls enters the history only with its results")
+        if cleaned := echoed(reply):
+            self._messages.append(cleaned)
+
+    def add_exchange(self, reply: Message, results: Sequence[ToolResult]) -> None:
+        """Append a reply and the one user message that answers its calls, results in call order."""
+        expected = [call.id for call in reply.tool_calls]
+        answered = [result.tool_use_id for result in results]
+        if expected != answered:
+            raise ValueError(f"tool calls {expected} were answered as {answered}")
+        cleaned = echoed(reply)
+        if cleaned is not None:
+            self._messages.append(cleaned)
+            self._messages.append(Message(role="user", content=tuple(results)))
+
+    def say(self, text: str) -> None:
+        """Add a note of the loop as a user message of its own."""
+        self._messages.append(Message.user(text))
+
+    def say_last(self, text: str) -> None:
+        """Add a note at the end of the last user message, results first; for the last request of a run only."""
+        if not self._messages or self._messages[-1].role != "user":
+            self.say(text)
+            return
+        last = self._messages[-1]
+        self._messages[-1] = Message(role="user", content=(*last.content, TextBlock(text=text)))
+
+
+def echoed(reply: Message) -> Message | None:
+    """The reply as it is sent back: verbatim, without text blocks of white space, which the API refuses."""
+    blocks: tuple[Block, ...] = tuple(
+        block for block in reply.content if not (isinstance(block, TextBlock) and not block.text.strip())
+    )
+    return Message(role="assistant", content=blocks) if blocks else None

@@ -1,0 +1,202 @@
+"""One run of the agent loop: what it was given, what it may use, and what it has done so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kinfold.agent.context import RuntimeContext
+from kinfold.agent.history import History
+from kinfold.agent.limits import Purse
+from kinfold.definitions.definition import StopCondition, SubagentDefinition
+from kinfold.events import EventBase, Warned
+from kinfold.messages import (
+    Artifact,
+    EndedBy,
+    ErrorInfo,
+    Message,
+    RunKind,
+    Salvage,
+    SkippedPath,
+    Status,
+    ToolSpec,
+    Usage,
+)
+from kinfold.models.base import Effort, Model
+from kinfold.tools import registry
+from kinfold.tools.base import Completion, RunState, Spawn, Tool, ToolContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHUNK_TIMEOUT = 300.0
+"""Seconds without a chunk of the model after which a run ends by `no_progress`."""
+TOOL_PATIENCE = 660.0
+"""The same while tool calls run: a silent command has its own limit, at most 600 s, and must reach it first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig:
+    """Who thinks, with what, and how long."""
+
+    model: Model
+    max_steps: int
+    """Model replies; a finalisation step may come on top."""
+    tool_keys: tuple[str, ...]
+    """What is not here is absent from the schema and refused at dispatch; `complete` is always there."""
+    stop_conditions: tuple[StopCondition, ...] = ()
+    compaction_model: str | None = None
+    timeout: float | None = None
+    """Seconds of wall clock; None: no limit."""
+    budget: float | None = None
+    """US dollars, for this run and all that it starts."""
+    effort: Effort | None = None
+    definitions: tuple[SubagentDefinition, ...] = ()
+    """What the `task` tool may start; empty: it is not registered."""
+    extra_tools: tuple[Tool, ...] = ()
+    chunk_timeout: float = CHUNK_TIMEOUT
+    tool_patience: float = TOOL_PATIENCE
+    purse: Purse | None = None
+    """The purse that pays, made by whoever also charges others to it; None: a new one with `budget`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopInput:
+    """What this run is asked, and whose run it is."""
+
+    kind: RunKind
+    messages: tuple[Message, ...]
+    extra_instructions: str = ""
+    """Appended to the system prompt as a block of its own."""
+    label: str | None = None
+    subagent_type: str | None = None
+    parent_run_id: str | None = None
+    tool_call_id: str | None = None
+    """Of a subagent: the parent's call that started it."""
+    spawn: Spawn | None = None
+    """How a tool of this run starts a subagent. Never given to a subagent: the depth is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended and what it leaves."""
+
+    run_id: str
+    status: Status
+    ended_by: EndedBy
+    steps: int
+    summary: str
+    artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
+    salvage: Salvage | None = None
+    error: ErrorInfo | None = None
+    usage: Usage
+    """Of this run alone, without the subagents that it started."""
+    cost: float | None = None
+    """US dollars of this run and all that it started; None: a price is not known."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why the loop stopped; `finish` makes a `RunResult` of it."""
+
+    ended_by: EndedBy
+    text: str = ""
+    """The final text, where the model ended by one."""
+    completion: Completion | None = None
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """The moving parts of one run; made by `begin`, never shared between runs."""
+
+    context: RuntimeContext
+    config: LoopConfig
+    input: LoopInput
+    tools: Mapping[str, Tool]
+    specs: tuple[ToolSpec, ...]
+    history: History
+    state: RunState
+    purse: Purse
+    env: dict[str, str] = field(default_factory=dict)
+    """What every exec of this run gets: its own TMPDIR, the task's time zone."""
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    warnings: list[str] = field(default_factory=list)
+    carried: str = ""
+    """Text of turns that were cut off and went on in the next."""
+    last_text: str = ""
+    """The latest that the model said, also in a reply that never ended."""
+    nudged: bool = False
+    pauses: int = 0
+
+    @classmethod
+    def begin(cls, context: RuntimeContext, config: LoopConfig, input: LoopInput) -> Run:
+        """Everything that a run needs before its first request. Raises `ValueError` for a subagent with `spawn`."""
+        if input.kind == "subagent" and (input.spawn is not None or config.definitions):
+            raise ValueError("a subagent cannot start subagents: the depth is 1")
+        tools = registry.select(config.tool_keys, definitions=config.definitions, extra=config.extra_tools)
+        return cls(
+            context=context,
+            config=config,
+            input=input,
+            tools=tools,
+            specs=registry.specs(tools),
+            history=History(input.messages),
+            state=RunState(todos=context.todos),
+            purse=config.purse or Purse(limit=config.budget),
+        )
+
+    @property
+    def event_fields(self) -> dict[str, Any]:
+        """What every event of this run carries."""
+        return {
+            "task_id": self.context.task_id,
+            "run_id": self.context.run_id,
+            "parent_run_id": self.input.parent_run_id,
+            "label": self.input.label,
+            "tool_call_id": self.input.tool_call_id,
+        }
+
+    async def emit(self, event: type[EventBase], **fields: Any) -> None:
+        """Make an event of this run and hand it to its stream."""
+        await self.context.writer(event(**{**self.event_fields, **fields}))
+
+    async def warn(self, code: str, message: str) -> None:
+        """Say something that the parent and the operator must read: in the log now, in the result at the end."""
+        self.warnings.append(message)
+        await self.emit(Warned, code=code, message=message)
+
+    def tool_context(self, call_id: str, *, failed_siblings: int = 0) -> ToolContext:
+        """What one call may touch."""
+        fields = self.event_fields
+        if self.input.kind == "main":
+            fields["tool_call_id"] = call_id
+        return ToolContext(
+            task_id=self.context.task_id,
+            run_id=self.context.run_id,
+            call_id=call_id,
+            sandbox=self.context.sandbox,
+            state=self.state,
+            emit=self.context.writer,
+            event_fields=fields,
+            timezone=self.context.timezone,
+            env=self.env,
+            spawn=self.input.spawn,
+            failed_siblings=failed_siblings,
+        )
+
+    def final_tool(self) -> Tool:
+        """The tool that ends the run."""
+        return next(tool for tool in self.tools.values() if tool.final)
+
+    def remember(self, text: str) -> None:
+        """Note the model's latest words."""
+        if text.strip():
+            self.last_text = text
+
+    def final_text(self, text: str) -> str:
+        """A closing text together with the cut-off turns that it continues."""
+        return (self.carried + text).strip()

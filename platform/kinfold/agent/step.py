@@ -1,0 +1,157 @@
+"""One step: a request to the model, its streamed reply, and what the stop reason demands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import anyio
+
+from kinfold.agent.calls import refuse_calls, run_calls
+from kinfold.agent.history import echoed
+from kinfold.agent.instructions import INSTRUCTIONS, words
+from kinfold.agent.run import Ending, Run
+from kinfold.agent.stop import first_met
+from kinfold.errors import ModelError
+from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
+from kinfold.messages import EndedBy, ErrorInfo
+from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
+from kinfold.models.pricing import cost_usd
+
+log = logging.getLogger(__name__)
+
+MAX_PAUSES = 10
+"""Consecutive `pause_turn` replies that are continued; the service's own loop pauses after ten rounds of its tools."""
+CLOSE_STREAM = 5.0
+"""Seconds that a model's stream may take to close."""
+
+
+async def ask(run: Run, *, tool_choice: str | None = None) -> Reply:
+    """Make one request and relay its chunks. Counts a step, its tokens and its price. Raises `ModelError`."""
+    run.steps += 1
+    await run.emit(StepStarted, step=run.steps, usage=run.usage)
+    lifeline = run.context.lifeline
+    lifeline.patience(run.config.chunk_timeout)
+    reply = await _last_of(run, run.config.model.stream(_request(run, tool_choice)))
+    lifeline.progress()
+    run.usage = run.usage + reply.usage
+    await _pay(run, reply)
+    run.remember(reply.message.text)
+    return reply
+
+
+async def _pay(run: Run, reply: Reply) -> None:
+    cost = cost_usd(reply.model, reply.usage)
+    if cost is None and run.purse.limited and reply.model not in run.purse.unpriced:
+        await run.warn("price_unknown", f"the price of {reply.model} is not known: the budget does not hold for it")
+    run.purse.charge(cost, reply.model)
+
+
+def _request(run: Run, tool_choice: str | None) -> ModelRequest:
+    system = (INSTRUCTIONS[run.input.kind], run.input.extra_instructions.strip())
+    return ModelRequest(
+        system=tuple(block for block in system if block),
+        messages=run.history.messages,
+        tools=run.specs,
+        tool_choice=tool_choice,
+        effort=run.config.effort,
+        run_kind=run.input.kind,
+        label=run.input.label,
+        subagent_type=run.input.subagent_type,
+        step=run.steps,
+    )
+
+
+async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:
+    """Relay the stream's chunks and return its reply; closes the stream also when the run is ended meanwhile."""
+    said: list[str] = []
+    try:
+        async for event in stream:
+            run.context.lifeline.rearm()
+            match event:
+                case TextChunk(text=text):
+                    said.append(text)
+                    run.remember("".join(said))
+                    await run.emit(TextDelta, text=text)
+                case ThinkingChunk(text=text):
+                    await run.emit(ThinkingDelta, text=text)
+                case RetryNotice(attempt=attempt, delay=delay, reason=reason):
+                    said.clear()
+                    await run.emit(Retrying, attempt=attempt, delay=delay, reason=reason)
+                case Reply():
+                    return event
+    finally:
+        if (close := getattr(stream, "aclose", None)) is not None:
+            with anyio.move_on_after(CLOSE_STREAM, shield=True):
+                await close()
+    raise ModelError("the model's stream ended without a reply", kind="stream")
+
+
+async def settle(run: Run, reply: Reply) -> Ending | None:
+    """Do what the reply asks. None: the loop goes on with another step."""
+    if reply.stop_reason == "refusal":  # nothing of a refused turn is run or kept
+        return _failed("refusal", reply, "the model refused to go on", "reword the prompt, or use another model")
+    if reply.stop_reason == "model_context_window_exceeded":
+        return _failed("context", reply, "the model's context window is full", "delegate more, or split the task")
+    if reply.message.tool_calls:
+        return await _settle_calls(run, reply)
+    if first_met(run.config.stop_conditions, reply.message, run.usage):
+        return Ending(ended_by="stop_condition", text=run.final_text(reply.message.text))
+    if reply.incomplete or reply.stop_reason in ("max_tokens", "pause_turn"):
+        return _go_on(run, reply)
+    if reply.stop_reason in ("end_turn", "stop_sequence", "tool_use"):
+        return _settle_text(run, reply)
+    log.warning("run %s: unknown stop reason %r", run.context.run_id, reply.stop_reason)
+    return _failed("model_error", reply, f"unknown stop reason {reply.stop_reason!r}", "see the run's last text")
+
+
+def _failed(ended_by: EndedBy, reply: Reply, message: str, hint: str) -> Ending:
+    return Ending(
+        ended_by=ended_by, text=reply.message.text, error=ErrorInfo(code=ended_by, message=message, hint=hint)
+    )
+
+
+async def _settle_calls(run: Run, reply: Reply) -> Ending | None:
+    run.pauses = 0
+    run.carried = ""
+    if reply.stop_reason == "max_tokens":  # the last input may be a smaller valid one than the model meant
+        await refuse_calls(run, reply.message, words("cut_call"))
+        return None
+    completion = await run_calls(run, reply.message)
+    if completion is not None:
+        return Ending(ended_by="complete", completion=completion)
+    if first_met(run.config.stop_conditions, reply.message, run.usage):
+        return Ending(ended_by="stop_condition", text=reply.message.text)
+    return None
+
+
+def _go_on(run: Run, reply: Reply) -> Ending | None:
+    """A turn without calls that did not come to its end: keep it and let the model continue."""
+    if reply.stop_reason == "pause_turn" and not reply.incomplete:
+        run.pauses += 1
+        if run.pauses > MAX_PAUSES:
+            return _failed("model_error", reply, f"the model paused {run.pauses} times in a row", "split the task")
+        run.history.add_turn(reply.message)
+    elif echoed(reply.message) is None:
+        return _empty(run)
+    else:
+        run.history.add_turn(reply.message)
+        run.history.say(words("continue"))
+    run.carried += reply.message.text
+    return None
+
+
+def _settle_text(run: Run, reply: Reply) -> Ending | None:
+    run.history.add_turn(reply.message)
+    text = run.final_text(reply.message.text)
+    return Ending(ended_by="text", text=text) if text else _empty(run)
+
+
+def _empty(run: Run) -> Ending | None:
+    """A reply that says nothing: one nudge, then it is the end."""
+    if run.nudged:
+        error = ErrorInfo(code="empty", message="the model ended without a word, twice", hint="reword the prompt")
+        return Ending(ended_by="empty", error=error)
+    run.nudged = True
+    run.history.say(words("nudge"))
+    return None

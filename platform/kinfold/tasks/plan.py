@@ -1,0 +1,103 @@
+"""What a parent task will run, checked in full before any container exists; everything wrong is a `ConfigError`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kinfold import models
+from kinfold.agent.context import check_timezone
+from kinfold.definitions.definition import SubagentDefinition
+from kinfold.errors import ConfigError
+from kinfold.models.base import Model
+from kinfold.sandbox.base import SandboxSpec
+from kinfold.tools import registry
+from kinfold.tools import task as task_tool
+from kinfold.tools.base import Tool
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The checked arguments of a task."""
+
+    prompt: str
+    model: Model
+    named_models: dict[str, Model]
+    """What the definitions name, by name."""
+    definitions: tuple[SubagentDefinition, ...]
+    tools: tuple[Tool, ...]
+    tool_keys: tuple[str, ...]
+    """Of the main agent: all there is."""
+    spec: SandboxSpec
+    user_id: str
+    timezone: str
+
+    def model_named(self, name: str) -> Model:
+        """A definition's model."""
+        return self.named_models[name]
+
+
+def make_plan(
+    *,
+    prompt: str,
+    model: Model | str,
+    definitions: Sequence[SubagentDefinition],
+    tools: Sequence[Tool],
+    spec: SandboxSpec | None,
+    workspace: StrPath | None,
+    user_id: str,
+    timezone: str,
+) -> Plan:
+    """Check and resolve everything that can be known now. Raises `ConfigError`."""
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty", hint="say what the agent is to do")
+    if not user_id.strip():
+        raise ConfigError("the user id is empty", hint="leave it out, or name whose task this is")
+    main = models.resolve(model) if isinstance(model, str) else model
+    keys = (*registry.SHIPPED, task_tool.KEY, *(tool.key for tool in tools))
+    registry.select(keys, definitions=definitions, extra=tools)
+    for definition in definitions:
+        try:
+            registry.select(definition.tool_keys, extra=tools)
+        except ConfigError as error:
+            where = definition.source or f"definition {definition.type!r}"
+            raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
+    return Plan(
+        prompt=prompt,
+        model=main,
+        named_models=_named_models(main, definitions),
+        definitions=tuple(definitions),
+        tools=tuple(tools),
+        tool_keys=keys,
+        spec=_spec(spec, workspace),
+        user_id=user_id,
+        timezone=_known_timezone(timezone),
+    )
+
+
+def _known_timezone(name: str) -> str:
+    try:
+        return check_timezone(name)
+    except ValueError as error:
+        raise ConfigError(str(error), hint="pass timezone='UTC', or a zone of the IANA database") from None
+
+
+def _named_models(main: Model, definitions: Sequence[SubagentDefinition]) -> dict[str, Model]:
+    if getattr(main, "overrides_definitions", False):
+        return {}
+    names = dict.fromkeys(d.model for d in definitions if d.model != "inherit")
+    return {name: models.resolve(name) for name in names}
+
+
+def _spec(spec: SandboxSpec | None, workspace: StrPath | None) -> SandboxSpec:
+    spec = spec or SandboxSpec()
+    if workspace is None:
+        return spec
+    named = os.fspath(workspace)
+    if spec.workspace is not None and Path(spec.workspace) != Path(named):
+        raise ConfigError(f"two workspaces: {named!r}, and {spec.workspace!r} in the spec", hint="name one")
+    return SandboxSpec.model_validate({**spec.model_dump(), "workspace": named})

@@ -1,0 +1,311 @@
+"""ParentTask: owns one sandbox and everything that runs in it, from the first check to the last close."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import secrets
+import signal
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+import anyio.abc
+
+from kinfold.config import state_dir
+from kinfold.definitions import DEFAULT, SubagentDefinition
+from kinfold.errors import ConfigError, NotFound, PathError, SandboxError
+from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
+from kinfold.messages import Artifact, ErrorInfo
+from kinfold.models.base import Model
+from kinfold.sandbox.base import Provider, SandboxSpec
+from kinfold.sandbox.sandbox import Sandbox
+from kinfold.tasks.log import EventLog
+from kinfold.tasks.main_run import MainRun
+from kinfold.tasks.out import Copied, OutDirectory
+from kinfold.tasks.plan import StrPath, make_plan
+from kinfold.tasks.result import RunLimits, TaskResult
+from kinfold.tasks.signals import interrupted_by_sigterm
+from kinfold.tools.base import Tool
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLOSING = 60.0
+"""Seconds that closing the sandbox may take; the reaper finishes what is left then."""
+
+
+class ParentTask:
+    """A prompt run by a main agent in a sandbox of its own.
+
+        async with ParentTask("…", model="claude-sonnet-5") as task:
+            await task.start()
+            async for event in task.follow():
+                ...
+            result = await task.wait()
+            data = await task.read(result.artifacts[0])
+
+    `start` raises `ConfigError` and `SandboxError`; once it has returned, every ending is a `TaskResult`. Leaving the
+    block ends what still runs and closes the sandbox, also on an exception, a cancellation, Ctrl-C and SIGTERM.
+    """
+
+    def __init__(
+        self,
+        prompt: str,
+        *,
+        model: Model | str,
+        workspace: StrPath | None = None,
+        definitions: Sequence[SubagentDefinition] = DEFAULT,
+        spec: SandboxSpec | None = None,
+        tools: Sequence[Tool] = (),
+        user_id: str = "local",
+        timezone: str = "UTC",
+        limits: RunLimits | None = None,
+        out: StrPath | None = None,
+        provider: Provider | None = None,
+    ) -> None:
+        """Nothing happens before `start`.
+
+        `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
+        `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
+        `provider`: None means a `DockerProvider` that lives as long as this task.
+        """
+        self.id = f"task_{secrets.token_hex(8)}"
+        self._plan = functools.partial(
+            make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
+            workspace=workspace, user_id=user_id, timezone=timezone,
+        )  # fmt: skip
+        self._limits = limits or RunLimits()
+        self._out_path = out
+        self._provider = provider
+        self._stack = AsyncExitStack()
+        self._group: anyio.abc.TaskGroup | None = None
+        self._starting: anyio.CancelScope | None = None
+        self._signal: int | None = None
+        self._log: EventLog | None = None
+        self._sandbox: Sandbox | None = None
+        self._main: MainRun | None = None
+        self._out: OutDirectory | None = None
+        self._done = anyio.Event()
+        self._result: TaskResult | None = None
+
+    async def __aenter__(self) -> Self:
+        self._stack.enter_context(interrupted_by_sigterm(self._interrupt))
+        self._group = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        if self._group is not None:
+            # Without the exception: the group would wrap it, and its tasks have ended.
+            await self._group.__aexit__(None, None, None)
+
+    async def start(self) -> None:
+        """Check everything, open the sandbox and start the main agent.
+
+        Raises `ConfigError` before any container exists, `SandboxError` when there is none to be had. A SIGTERM
+        meanwhile ends the process as its default action would, after what was begun is cleaned up.
+        """
+        if self._group is None or self._starting is not None:
+            raise RuntimeError("a ParentTask is started once, inside of its `async with` block")
+        with anyio.CancelScope() as self._starting:
+            plan = self._plan()
+            self._out = self._open_out(plan.spec)
+            self._log = self._open_log(plan.spec)
+            self._sandbox = await self._open_sandbox(plan.spec)
+            await self._announce(plan.prompt, plan.model.name)
+            self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
+            self._group.start_soon(self._work, self._main)
+        if self._main is None:  # only `_interrupt` cancels this scope
+            raise SystemExit(128 + (self._signal or signal.SIGTERM))
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """The events numbered above `after`, from the first to `task_ended`; any number of followers at any time."""
+        events = self._opened(self._log).follow(after)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def wait(self) -> TaskResult:
+        """The result, when the main agent has ended. Cancelling the wait ends nothing; leaving the block does."""
+        self._opened(self._main)
+        await self._done.wait()
+        return self.result
+
+    @property
+    def result(self) -> TaskResult:
+        """The result of an ended task. Raises `NotFound` while it runs."""
+        if self._result is None:
+            raise NotFound("the task has no result yet", hint="`await task.wait()` first")
+        return self._result
+
+    async def cancel(self, run_id: str | None = None) -> None:
+        """End the task, or one of its runs; `wait` then has the result. Raises `NotFound` for a run not running now."""
+        main = self._opened(self._main)
+        if run_id is None:
+            main.stop("cancelled")
+        else:
+            main.cancel(run_id)
+
+    async def read(self, artifact: Artifact | str) -> bytes:
+        """A file of the workspace; an artifact's content is checked against its digest.
+
+        Raises `PathError`, with `conflict` for an artifact that changed since it was delivered.
+        """
+        sandbox = self._opened(self._sandbox)
+        path = artifact if isinstance(artifact, str) else artifact.path
+        data = await sandbox.read(path)
+        if isinstance(artifact, Artifact) and artifact.sha256 is not None and _sha256(data) != artifact.sha256:
+            raise PathError("conflict", path, "changed since it was delivered")
+        return data
+
+    async def aclose(self) -> None:
+        """End what runs, close the sandbox, release everything. Shielded and bounded; safe to call twice."""
+        with anyio.CancelScope(shield=True):
+            if self._main is not None and not self._done.is_set():
+                self._main.stop("cancelled")
+                await self._done.wait()  # bounded: the run closes itself within its own limits
+            with anyio.move_on_after(CLOSING) as bound:
+                await self._stack.aclose()
+        if bound.cancelled_caught:
+            self._note_late(f"the sandbox did not close within {CLOSING:.0f} s; `kinfold reap` removes what is left")
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def _open_out(self, spec: SandboxSpec) -> OutDirectory | None:
+        if self._out_path is None:
+            return None
+        out = OutDirectory(Path(self._out_path), workspace=Path(spec.workspace) if spec.workspace else None)
+        self._stack.callback(out.close)
+        return out
+
+    async def _open_sandbox(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await (self._provider or await self._own_provider()).create(spec)
+        self._stack.push_async_callback(self._close_sandbox, sandbox)
+        return sandbox
+
+    async def _own_provider(self) -> Provider:
+        from kinfold.sandbox.docker import DockerProvider
+
+        return await self._stack.enter_async_context(DockerProvider())
+
+    async def _close_sandbox(self, sandbox: Sandbox) -> None:
+        try:
+            await sandbox.aclose()
+        except SandboxError as error:
+            log.exception("closing sandbox %s failed", sandbox.id)
+            self._note_late(f"sandbox {sandbox.id} could not be closed: {error.message}; run `kinfold reap`")
+
+    def _open_log(self, spec: SandboxSpec) -> EventLog:
+        path = state_dir() / "tasks" / self.id / "events.jsonl"
+        try:
+            events = EventLog(path, secrets=spec.secrets.values())
+        except OSError as error:
+            hint = "KINFOLD_STATE names another state directory"
+            raise ConfigError(f"the event log {path} cannot be made: {error.strerror}", hint=hint) from None
+        self._stack.callback(events.close)
+        return events
+
+    async def _announce(self, prompt: str, model: str) -> None:
+        events, sandbox = self._opened(self._log), self._opened(self._sandbox)
+        await events.append(
+            TaskStarted(
+                task_id=self.id, prompt=prompt, model=model, sandbox_id=sandbox.id, workspace=sandbox.ref.workspace
+            )
+        )
+        await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
+        for message in _not_enforced(sandbox):
+            await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    async def _work(self, main: MainRun) -> None:
+        # Shielded: whoever cancels us leaves the block, and `aclose` stops the run in order.
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._run_to_end(main)
+            finally:
+                self._done.set()
+
+    async def _run_to_end(self, main: MainRun) -> None:
+        sandbox = self._opened(self._sandbox)
+        run = await main.run()
+        copied = await self._copy_out(run.artifacts, sandbox)
+        self._result = TaskResult(
+            task_id=self.id,
+            status=run.status,
+            ended_by=run.ended_by,
+            summary=run.summary,
+            artifacts=run.artifacts,
+            skipped=run.skipped,
+            steps=run.steps,
+            usage=main.usage(run.usage),
+            cost=run.cost,
+            records=main.records,
+            warnings=(*_not_enforced(sandbox), *run.warnings, *copied.problems),
+            salvage=run.salvage,
+            error=run.error or _copy_error(copied),
+            workspace=sandbox.ref.workspace,
+            out=tuple(copied.files),
+        )
+        await self._opened(self._log).append(
+            TaskEnded(
+                task_id=self.id,
+                status=run.status,
+                ended_by=run.ended_by,
+                steps=run.steps,
+                usage=self._result.usage,
+                error=self._result.error,
+            )
+        )
+
+    async def _copy_out(self, artifacts: Sequence[Artifact], sandbox: Sandbox) -> Copied:
+        if self._out is None or not artifacts:
+            return Copied()
+        try:
+            return await self._out.take(artifacts, sandbox)
+        except SandboxError as error:
+            return Copied(problems=[f"the sandbox failed while artifacts were copied out: {error.message}"])
+
+    def _interrupt(self, signum: int) -> None:
+        """From the signal handler: end the run, or the start that is under way."""
+        self._signal = signum
+        if self._main is not None:
+            self._main.stop("interrupted")
+        elif self._starting is not None:
+            self._starting.cancel()
+
+    def _note_late(self, message: str) -> None:
+        """A warning from closing, when the log has ended already: it goes into the result."""
+        log.warning("task %s: %s", self.id, message)
+        if self._result is not None:
+            self._result = self._result.model_copy(update={"warnings": (*self._result.warnings, message)})
+
+    @staticmethod
+    def _opened(part: T | None) -> T:
+        if part is None:
+            raise RuntimeError("`await task.start()` first")
+        return part
+
+
+def _not_enforced(sandbox: Sandbox) -> list[str]:
+    """A line for every control that does not hold here."""
+    return [f"{control.name} is not enforced here: {control.reason}" for control in sandbox.not_enforced]
+
+
+def _copy_error(copied: Copied) -> ErrorInfo | None:
+    if not copied.problems:
+        return None
+    message = f"not everything was copied out: {copied.problems[0]}"
+    return ErrorInfo(code="out_incomplete", message=message, hint="the files are in the workspace")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

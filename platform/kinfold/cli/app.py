@@ -1,0 +1,183 @@
+"""The commands and their options; each command's work lives in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kinfold.cli.ending import exit_with
+
+app = typer.Typer(
+    name="kinfold",
+    help="Run an agent and its subagents inside one disposable container, and get back files that were checked.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+sandbox_app = typer.Typer(help="Make and use sandboxes by hand.", no_args_is_help=True, rich_markup_mode=None)
+images_app = typer.Typer(help="Build and list the sandbox images.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(images_app, name="images")
+
+
+def run_app() -> None:
+    """Run the command line; the process ends with the exit code of design §6."""
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after the part that handles signals itself
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - an expected error becomes two lines, a bug is raised again
+        exit_with(error)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(help="What the main agent is asked to do; - reads it from standard input.")],
+    workspace: Annotated[str | None, typer.Option(help="The directory to work in; none: kinfold makes one.")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Work in a copy of --workspace; the original stays.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Copy the artifacts here, digests checked.")] = None,
+    agents: Annotated[
+        str | None, typer.Option(help="Agent definitions: a .toml or .md file, or a directory; 'none': no subagents.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model's name, or scripted:FILE.")] = None,
+    image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
+    network: Annotated[str | None, typer.Option(help="none or open.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Steps of the main agent.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole task.")] = None,
+    user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Stream the events as JSON lines on standard output.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what each agent says and runs.")] = False,
+) -> None:
+    """Run a prompt as a parent task and show the artifacts."""
+    from kinfold.cli.run import RunOptions, run_command
+
+    flags = {
+        "agents": agents, "model": model, "image": image, "network": network,
+        "max_steps": max_steps, "timeout": timeout, "user": user,
+    }  # fmt: skip
+    text = sys.stdin.read() if prompt == "-" else prompt
+    options = RunOptions(prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, flags=flags)
+    raise typer.Exit(run_command(options))
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path | None, typer.Argument(help="The tree to look at; default: a copy of kinfold's own.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Stream the events as JSON lines on standard output.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what each agent says and runs.")] = False,
+) -> None:
+    """Watch a main agent delegate to three subagents in one container; a scripted model, real everything else."""
+    from kinfold.cli.demo import demo_command
+
+    raise typer.Exit(demo_command(directory, json=json, verbose=verbose))
+
+
+@app.command()
+def doctor() -> None:
+    """Check the engine, what it enforces, and the images; exit 1 with hints when something is wrong."""
+    from kinfold.cli.doctor import doctor_command
+
+    raise typer.Exit(doctor_command())
+
+
+@app.command()
+def reap(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove what dead processes and expired leases left behind, and say why."""
+    from kinfold.cli.sandboxes import reap_command
+
+    raise typer.Exit(reap_command(dry_run=dry_run))
+
+
+@sandbox_app.command("create")
+def sandbox_create(
+    image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
+    workspace: Annotated[str | None, typer.Option(help="A given directory; none: kinfold makes one.")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Use a copy of --workspace.")] = False,
+    name: Annotated[str | None, typer.Option(help="Creating the same name twice gives the same sandbox.")] = None,
+    ttl: Annotated[float, typer.Option(help="Seconds until it is reaped.")] = 3600.0,
+    network: Annotated[str | None, typer.Option(help="none or open.")] = None,
+    user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
+) -> None:
+    """Create a detached sandbox and print its id."""
+    from kinfold.cli.sandboxes import create_command
+
+    flags = {"image": image, "network": network, "user": user}
+    raise typer.Exit(create_command(flags, workspace=workspace, copy=copy, name=name, ttl=ttl))
+
+
+@sandbox_app.command("list")
+def sandbox_list() -> None:
+    """List this instance's sandboxes."""
+    from kinfold.cli.sandboxes import list_command
+
+    raise typer.Exit(list_command())
+
+
+@sandbox_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def sandbox_exec(
+    sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")],
+    command: Annotated[list[str], typer.Argument(help="The program and its arguments.")],
+    cwd: Annotated[str, typer.Option(help="Relative to the workspace.")] = ".",
+    timeout: Annotated[float | None, typer.Option(help="Seconds; the whole process tree is killed after it.")] = None,
+    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Feed standard input to the program.")] = False,
+) -> None:
+    """Run a program in a sandbox; its exit code is this command's."""
+    from kinfold.cli.sandboxes import exec_command
+
+    raise typer.Exit(exec_command(sandbox, command, cwd=cwd, timeout=timeout, stdin=stdin))
+
+
+@sandbox_app.command("read")
+def sandbox_read(
+    sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")],
+    path: Annotated[str, typer.Argument(help="Relative to the workspace.")],
+) -> None:
+    """Write a workspace file to standard output."""
+    from kinfold.cli.sandboxes import read_command
+
+    raise typer.Exit(read_command(sandbox, path))
+
+
+@sandbox_app.command("write")
+def sandbox_write(
+    sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")],
+    path: Annotated[str, typer.Argument(help="Relative to the workspace.")],
+) -> None:
+    """Write standard input to a workspace file."""
+    from kinfold.cli.sandboxes import write_command
+
+    raise typer.Exit(write_command(sandbox, path))
+
+
+@sandbox_app.command("destroy")
+def sandbox_destroy(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
+    """End a sandbox and all that runs in it."""
+    from kinfold.cli.sandboxes import destroy_command
+
+    raise typer.Exit(destroy_command(sandbox))
+
+
+@images_app.command("build")
+def images_build(
+    names: Annotated[list[str] | None, typer.Argument(help="base, python, node; none: base.")] = None,
+) -> None:
+    """Build sandbox images; needs no registry where mmdebstrap is installed."""
+    from kinfold.cli.images import build_command
+
+    raise typer.Exit(build_command(names or ["base"]))
+
+
+@images_app.command("list")
+def images_list() -> None:
+    """List the sandbox images and whether this version's are built."""
+    from kinfold.cli.images import list_command
+
+    raise typer.Exit(list_command())

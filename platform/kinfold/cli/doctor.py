@@ -1,0 +1,59 @@
+"""`kinfold doctor`: what works here, what this engine was measured to enforce, and what to do about the rest."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import anyio
+
+import kinfold
+from kinfold.cli.ending import printable
+from kinfold.errors import KinfoldError
+from kinfold.sandbox.base import ProbeReport
+
+
+def doctor_command() -> int:
+    """Print a line per check; 1 when something is wrong."""
+    print(f"kinfold {kinfold.__version__}, Python {platform.python_version()}, {platform.machine()}")
+    wrong = 0
+    for check in (_supervisor, _images, _engine):
+        try:
+            check()
+        except KinfoldError as error:
+            wrong += 1
+            print(printable(f"wrong: {error.message}"))
+            if error.hint:
+                print(printable(f"  hint: {error.hint}"))
+    print(f"{wrong} problem{'s' if wrong != 1 else ''}" if wrong else "all well", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _supervisor() -> None:
+    from kinfold.sandbox.binary import supervisor_digest, supervisor_path
+
+    print(printable(f"supervisor: {supervisor_path()} ({supervisor_digest()[:12]})"))
+
+
+def _images() -> None:
+    from kinfold.errors import ImageMissing
+    from kinfold.sandbox.docker import images
+
+    found = anyio.run(images.list_images)
+    for image in found:
+        print(printable(f"image: {image.line()}"))
+    if not any(image.current and image.name == "kinfold/base" for image in found):
+        raise ImageMissing("this version's kinfold/base is not built", hint="kinfold images build")
+
+
+def _engine() -> None:
+    from kinfold.cli.run import load_settings, make_provider
+
+    async def probe() -> ProbeReport:
+        async with make_provider(load_settings({})) as provider:
+            return await provider.probe()
+
+    report = anyio.run(probe)
+    print(printable(f"engine: {report.engine}"))
+    for control in report.controls:
+        print(printable(f"  {'enforced    ' if control.enforced else 'NOT enforced'} {control.name}  {control.reason}"))

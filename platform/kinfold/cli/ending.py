@@ -1,0 +1,62 @@
+"""How a command ends: exit codes, and an error as two lines on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from kinfold.errors import ConfigError, KinfoldError, ModelError, NotFound, SandboxError
+from kinfold.messages import EndedBy, Status
+
+EXIT_OK, EXIT_OTHER, EXIT_CONFIG, EXIT_SANDBOX, EXIT_MODEL = 0, 1, 2, 3, 4
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of an error: 2 the operator's, 3 the sandbox's, 4 the model's, else 1."""
+    match error:
+        case ConfigError() | NotFound():
+            return EXIT_CONFIG
+        case SandboxError():
+            return EXIT_SANDBOX
+        case ModelError():
+            return EXIT_MODEL
+        case _:
+            return EXIT_OTHER
+
+
+def exit_code_of_ending(status: Status, ended_by: EndedBy) -> int:
+    """The exit code of a task that ended."""
+    if status == "completed":
+        return EXIT_OK
+    return {"sandbox_lost": EXIT_SANDBOX, "model_error": EXIT_MODEL}.get(ended_by, EXIT_OTHER)
+
+
+def printable(text: str) -> str:
+    """Text of unknown origin for a terminal: control and bidirectional characters shown, not obeyed."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def say_error(message: str, hint: str = "") -> None:
+    """`error: …` and on its own line `hint: …` on standard error."""
+    print(f"error: {printable(message)}", file=sys.stderr)
+    if hint:
+        print(f"hint: {printable(hint)}", file=sys.stderr)
+
+
+def expected_error(error: BaseException) -> KinfoldError | None:
+    """The kinfold error in `error`, also when a task group wrapped it; None: a bug."""
+    if isinstance(error, KinfoldError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [expected_error(inner) for inner in error.exceptions]
+        return found[0] if found and all(found) else None
+    return None
+
+
+def exit_with(error: Exception) -> NoReturn:
+    """End the process: an expected error with its two lines and code, a bug with its traceback."""
+    known = expected_error(error)
+    if known is None:
+        raise error
+    say_error(known.message, known.hint)
+    sys.exit(exit_code_of(known))

@@ -1,0 +1,161 @@
+"""How a running task is shown: a live tree on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from kinfold.cli.ending import printable
+from kinfold.cli.tree import RunLine, TreeState
+from kinfold.events import EventBase, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, Warned
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+_MARKS = {"completed": "✓", "aborted": "■", "error": "✗", None: "…"}
+
+
+class View(Protocol):
+    """Shows events as they come; used as a context manager around the run."""
+
+    state: TreeState
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def show(self, event: EventBase) -> None:
+        """Show one event."""
+        ...
+
+
+class JsonView:
+    """One JSON object a line on standard output; nothing else goes there."""
+
+    def __init__(self) -> None:
+        self.state = TreeState()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.stdout.flush()
+
+    def show(self, event: EventBase) -> None:
+        """Write the event's line."""
+        self.state.apply(event)
+        print(event.model_dump_json(by_alias=True, exclude_none=True), flush=True)
+
+
+class LineView:
+    """Plain lines on standard error: what begins, what ends and, when verbose, each tool call."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self.state = TreeState()
+        self._verbose = verbose
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.stderr.flush()
+
+    def show(self, event: EventBase) -> None:
+        """Write a line for what a person waits for."""
+        self.state.apply(event)
+        line = describe(event, verbose=self._verbose)
+        if line:
+            print(printable(line), file=sys.stderr, flush=True)
+
+
+class TreeView:
+    """A live tree on standard error: the main agent and a line per subagent."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.state = TreeState()
+        self._verbose = verbose
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=8, get_renderable=self._draw)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, event: EventBase) -> None:
+        """Fold the event in; the tree redraws itself."""
+        self.state.apply(event)
+        if self._verbose:
+            line = describe(event, verbose=True)
+            if line:
+                self._console.print(printable(line), markup=False)
+
+    def _draw(self) -> Tree:
+        from rich.text import Text
+        from rich.tree import Tree
+
+        now = datetime.now(UTC)
+        main = self.state.main
+        root = Text(describe_run(main, now) if main else f"… {self.state.sandbox or 'starting the sandbox'}")
+        tree = Tree(root)
+        for line in self.state.subagents.values():
+            tree.add(Text(describe_run(line, now)))
+        return tree
+
+
+def choose_view(*, json: bool, verbose: bool) -> View:
+    """JSON lines when asked for, the tree on a terminal, else plain lines."""
+    if json:
+        return JsonView()
+    return TreeView(verbose=verbose) if sys.stderr.isatty() else LineView(verbose=verbose)
+
+
+def describe_run(line: RunLine, now: datetime) -> str:
+    """One run in one line: label, step, last tool, tokens, seconds."""
+    kind = f" [{line.definition}]" if line.definition else ""
+    parts = [
+        f"step {line.step}/{line.max_steps}",
+        line.last_tool,
+        f"{line.usage.total_tokens:,} tokens",
+        f"{line.seconds(now):.1f} s",
+        f"{line.status} ({line.ended_by})" if line.status else line.note,
+    ]
+    return printable(f"{_MARKS[line.status]} {line.label}{kind}  " + "  ".join(part for part in parts if part))
+
+
+def describe(event: EventBase, *, verbose: bool) -> str:
+    """One event in one line; empty where it is not worth one."""
+    who = event.label or "main"
+    match event:
+        case RunStarted(definition=definition):
+            return f"▶ {who}" + (f" [{definition}]" if definition else "")
+        case RunEnded(status=status, ended_by=ended_by, steps=steps, artifacts=artifacts):
+            return f"{_MARKS[status]} {who}: {status} ({ended_by}), {steps} steps, {len(artifacts)} artifacts"
+        case Warned(message=message):
+            return f"! {who}: {message}"
+        case ToolStarted(tool=tool, input=arguments) if verbose:
+            return f"  {who}: {tool} {_short(str(arguments))}"
+        case ToolEnded(tool=tool, is_error=failed, preview=preview) if verbose:
+            return f"  {who}: {tool} {'failed' if failed else 'done'}: {_short(preview)}"
+        case TextDelta(text=text) if verbose and text.strip():
+            return f"  {who}: {_short(text)}"
+        case _:
+            return ""
+
+
+def _short(text: str, limit: int = 160) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

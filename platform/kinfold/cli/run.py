@@ -1,0 +1,152 @@
+"""`kinfold run`: a parent task in the foreground, shown as it goes; a signal cancels it and still closes everything."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+
+from kinfold import definitions
+from kinfold.cli.closing import show_result
+from kinfold.cli.ending import EXIT_OTHER, exit_code_of_ending
+from kinfold.cli.live import View, choose_view
+from kinfold.config import Settings
+from kinfold.definitions import SubagentDefinition
+from kinfold.errors import ConfigError
+from kinfold.sandbox.base import SandboxSpec
+
+if TYPE_CHECKING:
+    from kinfold.sandbox.docker.provider import DockerProvider
+    from kinfold.tasks.result import TaskResult
+    from kinfold.tasks.task import ParentTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asked for; `flags` are the settings' own names, None where not given."""
+
+    prompt: str
+    workspace: str | None = None
+    copy: bool = False
+    out: Path | None = None
+    json: bool = False
+    verbose: bool = False
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+
+def run_command(options: RunOptions) -> int:
+    """Run, show the result, return the exit code."""
+    return run_for_result(options)[0]
+
+
+def run_for_result(options: RunOptions) -> tuple[int, TaskResult | None]:
+    """As `run_command`, with the result for who wants to look at it; None where a signal came before the first step."""
+    return anyio.run(_run, options)
+
+
+async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
+    settings = load_settings(options.flags)
+    view = choose_view(json=options.json, verbose=options.verbose)
+    caught: list[signal.Signals] = []
+    async with make_provider(settings) as provider:
+        task = make_task(options, settings, provider)
+        with view:
+            result = await _show_task(task, view, caught)
+    if result is not None and not options.json:
+        show_result(result, view.state)
+    if caught:
+        return 128 + caught[0], result
+    return (exit_code_of_ending(result.status, result.ended_by) if result else EXIT_OTHER), result
+
+
+async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals]) -> TaskResult | None:
+    """Start, follow and close the task; None where a signal came before its first step."""
+    starting, begun = anyio.CancelScope(), anyio.Event()
+    async with anyio.create_task_group() as group:
+        await group.start(_watch_signals, task, starting, begun, caught)
+        async with task:
+            with starting:
+                await task.start()
+                begun.set()
+            if not starting.cancelled_caught:
+                async for event in task.follow():
+                    view.show(event)
+        group.cancel_scope.cancel()
+    return None if starting.cancelled_caught else task.result
+
+
+async def _watch_signals(
+    task: ParentTask,
+    starting: anyio.CancelScope,
+    begun: anyio.Event,
+    caught: list[signal.Signals],
+    *,
+    task_status: anyio.abc.TaskStatus[None],
+) -> None:
+    """A signal ends the start, or else the task, which then ends as `cancelled` with what exists."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for received in signals:
+            caught.append(received)
+            if begun.is_set():
+                await task.cancel()
+            else:
+                starting.cancel()
+
+
+def load_settings(flags: Mapping[str, object]) -> Settings:
+    """The settings under these flags; a flag that is None was not given."""
+    return Settings.load({name: value for name, value in flags.items() if value is not None})
+
+
+def make_provider(settings: Settings) -> DockerProvider:
+    """The provider that the settings name."""
+    from kinfold.sandbox.docker.provider import DockerProvider
+
+    return DockerProvider(host=settings.engine_host, state_dir=settings.state_dir)
+
+
+def make_task(options: RunOptions, settings: Settings, provider: DockerProvider) -> ParentTask:
+    """The parent task that the options describe. Raises `ConfigError` for what cannot be right."""
+    from kinfold.tasks.result import RunLimits
+    from kinfold.tasks.task import ParentTask
+
+    if settings.model is None:
+        raise ConfigError("no model is named", hint="--model NAME, KINFOLD_MODEL, or `model` in kinfold.toml")
+    limits = {"max_steps": settings.max_steps, "timeout": settings.timeout, "budget": settings.budget}
+    return ParentTask(
+        options.prompt,
+        model=settings.model,
+        definitions=_definitions(settings.agents),
+        spec=make_spec(settings, workspace=options.workspace, copy=options.copy),
+        user_id=settings.user_id,
+        timezone=settings.timezone,
+        limits=RunLimits.model_validate({name: value for name, value in limits.items() if value is not None}),
+        out=options.out,
+        provider=provider,
+    )
+
+
+def make_spec(settings: Settings, *, workspace: str | None, copy: bool, **fields: Any) -> SandboxSpec:
+    """What the provider is asked for. Raises `ConfigError` for a copy of nothing."""
+    if copy and workspace is None:
+        raise ConfigError("--copy needs --workspace", hint="name the directory whose copy is to be worked in")
+    return SandboxSpec(
+        image=settings.image,
+        network=settings.network,
+        user=settings.user,
+        workspace=None if copy else workspace,
+        copy_from=workspace if copy else None,
+        **fields,
+    )
+
+
+def _definitions(agents: str | None) -> tuple[SubagentDefinition, ...]:
+    if agents is None:
+        return definitions.DEFAULT
+    return () if agents == "none" else definitions.load(Path(agents))

@@ -1,0 +1,133 @@
+"""`kinfold sandbox …` and `kinfold reap`: sandboxes by hand. A created one is detached: its lease alone keeps it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+
+from kinfold.cli.ending import printable, say_error
+from kinfold.cli.run import load_settings, make_provider, make_spec
+from kinfold.errors import NotFound
+from kinfold.sandbox.base import ExecRequest, Provider, SandboxRef
+from kinfold.sandbox.sandbox import Sandbox
+
+
+def create_command(
+    flags: Mapping[str, str | None], *, workspace: str | None, copy: bool, name: str | None, ttl: float
+) -> int:
+    """Create a detached sandbox; its id goes to standard output."""
+    spec = make_spec(load_settings(flags), workspace=workspace, copy=copy, name=name, ttl=ttl, detached=True)
+
+    async def create() -> SandboxRef:
+        async with make_provider(load_settings({})) as provider:
+            sandbox = await provider.create(spec)
+            ref = sandbox.ref
+            await sandbox.aclose()
+            return ref
+
+    ref = anyio.run(create)
+    print(ref.id)
+    print(f"files: {printable(ref.workspace)}", file=sys.stderr)
+    return 0
+
+
+def list_command() -> int:
+    """One line per sandbox: id, name, state, image, workspace."""
+
+    async def listed() -> list[SandboxRef]:
+        async with make_provider(load_settings({})) as provider:
+            return await provider.list()
+
+    for ref in anyio.run(listed):
+        print(printable("\t".join((ref.id, ref.name or "-", ref.state, ref.image, ref.workspace))))
+    return 0
+
+
+def exec_command(wanted: str, command: Sequence[str], *, cwd: str, timeout: float | None, stdin: bool) -> int:
+    """Run a program; its output is passed through as it comes and its exit code returned."""
+
+    async def execute(sandbox: Sandbox) -> int:
+        data = await anyio.to_thread.run_sync(sys.stdin.buffer.read) if stdin else None
+        request = ExecRequest(command=list(command), cwd=cwd, timeout=timeout, stdin=data, stream=True)
+        process = await sandbox.start(request)
+        async for piece in process.output():
+            target = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
+            target.write(piece.data)
+            target.flush()
+        result = await process.wait()
+        if result.exit_code is not None:
+            return result.exit_code
+        say_error(f"the program was ended: {result.ended_by}")
+        return 128 + result.signal if result.signal else 1
+
+    return _with_sandbox(wanted, execute)
+
+
+def read_command(wanted: str, path: str) -> int:
+    """The file's bytes on standard output."""
+
+    async def read(sandbox: Sandbox) -> int:
+        async for chunk in sandbox.read_stream(path):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        return 0
+
+    return _with_sandbox(wanted, read)
+
+
+def write_command(wanted: str, path: str) -> int:
+    """Standard input into the file, whole or not at all."""
+
+    async def write(sandbox: Sandbox) -> int:
+        data = await anyio.to_thread.run_sync(sys.stdin.buffer.read)
+        stat = await sandbox.write(path, data)
+        print(f"{printable(stat.path)}: {stat.size:,} bytes", file=sys.stderr)
+        return 0
+
+    return _with_sandbox(wanted, write)
+
+
+def destroy_command(wanted: str) -> int:
+    """End the sandbox."""
+
+    async def destroy() -> None:
+        async with make_provider(load_settings({})) as provider:
+            await provider.destroy(await _find(provider, wanted))
+
+    anyio.run(destroy)
+    return 0
+
+
+def reap_command(*, dry_run: bool) -> int:
+    """One line per thing removed, with the reason; exit 0 also when there was nothing."""
+    from kinfold.sandbox.docker import reaper
+
+    async def reap() -> list[reaper.Reaped]:
+        async with make_provider(load_settings({})) as provider:
+            return await reaper.reap(provider, dry_run=dry_run)
+
+    for item in anyio.run(reap):
+        verb = "removed" if item.removed else "would remove" if dry_run else "left"
+        print(printable(f"{verb} {item.kind} {item.name}: {item.reason}"))
+    return 0
+
+
+async def _find(provider: Provider, wanted: str) -> SandboxRef:
+    for ref in await provider.list():
+        if wanted in (ref.id, ref.name):
+            return ref
+    raise NotFound(f"no sandbox {wanted!r}", hint="`kinfold sandbox list` shows the ones there are")
+
+
+def _with_sandbox(wanted: str, work: Callable[[Sandbox], Awaitable[int]]) -> int:
+    async def connected() -> int:
+        async with make_provider(load_settings({})) as provider:
+            sandbox = await provider.connect(await _find(provider, wanted))
+            try:
+                return await work(sandbox)
+            finally:
+                await sandbox.aclose()
+
+    return anyio.run(connected)

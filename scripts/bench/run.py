@@ -1,0 +1,31 @@
+"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [loop] [cli]`; none named: all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+import report
+from cli_rows import cli_rows
+from loop_rows import loop_rows
+from measure import Row
+from sandbox_rows import sandbox_rows
+
+SETS: dict[str, tuple[str, Callable[[], Awaitable[list[Row]]]]] = {
+    "sandbox": ("The sandbox beside the engine and the host", sandbox_rows),
+    "loop": ("The agent loop with a scripted model", loop_rows),
+    "cli": ("The command line", cli_rows),
+}
+
+
+async def main(names: list[str]) -> None:
+    """Run the named sets."""
+    for name in names or list(SETS):
+        title, rows = SETS[name]
+        page = report.write(name, title, await rows())
+        print(page.read_text())
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1:])

@@ -1,0 +1,191 @@
+"""The command line against a real engine, as a process: demo, sandboxes by hand, doctor, signals, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KINFOLD = str(Path(sys.executable).with_name("kinfold"))
+
+
+def kinfold(
+    *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the installed command to its end."""
+    full = {**os.environ, **(env or {})}
+    return subprocess.run([KINFOLD, *arguments], input=stdin, capture_output=True, timeout=110, env=full)
+
+
+def script(path: Path, text: str) -> str:
+    """A script file as a --model value."""
+    path.write_text(text)
+    return f"scripted:{path}"
+
+
+def containers() -> str:
+    """Every container that any kinfold made."""
+    command = ["docker", "ps", "-aq", "--filter", "label=kinfold.instance"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_demo_delivers_checked_files_and_its_two_totals_agree(tmp_path: Path) -> None:
+    ended = kinfold("demo", "--json")
+    assert ended.returncode == 0, ended.stderr.decode()
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    runs = [event for event in events if event["type"] == "run_ended"]
+    subagents = {run["label"]: run for run in runs if "label" in run}
+    assert len(subagents) == 3
+    assert all(run["endedBy"] == "complete" for run in runs)
+    skipped = [item for run in runs for item in run.get("skipped", ())]
+    assert skipped == [{"path": "out/appendix.md", "reason": "missing"}]
+    main = next(run for run in runs if "label" not in run)
+    assert re.search(r"totals agree: \d\d+ files, \d+ bytes", main["summary"])
+    starts = [index for index, event in enumerate(events) if event["type"] == "run_started" and "label" in event]
+    first_end = next(i for i, event in enumerate(events) if event["type"] == "run_ended")
+    assert max(starts) < first_end, "the three subagents ran one after the other"
+    inventory = next(a for a in main["artifacts"] if a["path"].endswith("inventory.json"))
+    assert inventory["fsType"] == "file"
+    assert len(inventory["sha256"]) == 64
+
+
+def test_a_run_copies_its_artifacts_out_and_shows_them(tmp_path: Path) -> None:
+    model = script(
+        tmp_path / "s.yaml",
+        """
+main:
+  - calls: [{tool: write_file, input: {path: a.txt, content: hello}}]
+  - calls: [{tool: complete, input: {summary: made it, paths: [a.txt]}}]
+""",
+    )
+    ended = kinfold("run", "make a.txt", "--model", model, "--out", str(tmp_path / "out"))
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert (tmp_path / "out/a.txt").read_text() == "hello"
+    assert b"made it" in ended.stdout
+    assert b"/workspace/a.txt" in ended.stdout
+
+
+def test_a_detached_sandbox_outlives_its_maker_until_it_is_destroyed() -> None:
+    created = kinfold("sandbox", "create", "--name", "by-hand")
+    assert created.returncode == 0, created.stderr.decode()
+    sandbox = created.stdout.decode().strip()
+    try:
+        assert sandbox in kinfold("sandbox", "list").stdout.decode()
+        assert kinfold("sandbox", "write", sandbox, "in/a.bin", stdin=b"\x00\xff\n").returncode == 0
+        assert kinfold("sandbox", "read", "by-hand", "in/a.bin").stdout == b"\x00\xff\n"
+        ran = kinfold("sandbox", "exec", sandbox, "--", "sh", "-c", "wc -c < in/a.bin; echo oops >&2; exit 7")
+        assert (ran.returncode, ran.stdout.strip(), ran.stderr.strip()) == (7, b"3", b"oops")
+    finally:
+        assert kinfold("sandbox", "destroy", sandbox).returncode == 0
+    gone = kinfold("sandbox", "exec", sandbox, "true")
+    assert gone.returncode == 2
+    assert b"hint: " in gone.stderr
+
+
+def test_doctor_names_the_engine_and_what_it_enforces() -> None:
+    ended = kinfold("doctor")
+    assert ended.returncode == 0, ended.stdout.decode() + ended.stderr.decode()
+    text = ended.stdout.decode()
+    for control in ("memory", "pids", "network", "supervisor_isolation"):
+        assert control in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["at once", "while a command runs"])
+def test_a_signal_ends_the_run_with_its_code_and_leaves_no_container(
+    number: signal.Signals, moment: str, tmp_path: Path
+) -> None:
+    model = script(tmp_path / "s.yaml", "main:\n  - calls: [{tool: bash, input: {command: 'sleep 100'}}]\n")
+    process = subprocess.Popen(
+        [KINFOLD, "run", "sleep", "--model", model, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    if moment == "while a command runs":
+        for line in process.stdout:
+            if b'"tool_started"' in line:
+                break
+    else:
+        _wait_for_signal_handler(process.pid)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors.decode()
+    assert b"Traceback" not in errors
+    assert containers() == ""
+
+
+def _wait_for_signal_handler(pid: int) -> None:
+    """Until the process catches SIGINT in a handler of its own and has threads, so that the start is under way."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = int(re.search(r"SigCgt:\s*([0-9a-f]+)", status).group(1), 16)  # type: ignore[union-attr]
+        if caught & (1 << (signal.SIGTERM - 1)):
+            return
+    raise AssertionError("the process never installed its signal handler")
+
+
+BAD = [
+    # (arguments, exit code, what the error says, what the hint says)
+    (["run", "p", "--model", "scripted:{dir}/none.yaml"], 2, "none.yaml", ""),
+    (["run", "p", "--model", "gpt-nonsense"], 2, "gpt-nonsense", "scripted:"),
+    (["run", "p", "--model", "claude-sonnet-4-5"], 2, "ANTHROPIC_API_KEY", "scripted:"),
+    (["run", "  ", "--model", "{model}"], 2, "prompt", ""),
+    (["run", "p", "--model", "{model}", "--workspace", "/"], 2, "/", ""),
+    (["run", "p", "--model", "{model}", "--workspace", "{dir}/file"], 2, "file", ""),
+    (["run", "p", "--model", "{model}", "--workspace", "{dir}/link"], 2, "link", ""),
+    (["run", "p", "--model", "{model}", "--workspace", "{dir}/absent"], 2, "absent", ""),
+    (["run", "p", "--model", "{model}", "--workspace", "{dir}/locked"], 2, "locked", "--copy"),
+    (["run", "p", "--model", "{model}", "--agents", "{dir}/broken.md"], 2, "broken.md", ""),
+    (["run", "p", "--model", "{model}", "--image", "kinfold/no-such-image:1"], 3, "no-such-image", "images build"),
+    (["run", "p", "--model", "{model}", "--user", "0"], 2, "0", ""),
+    (["run", "p", "--model", "{model}", "--copy"], 2, "--workspace", ""),
+    (["run", "p", "--model", "{model}", "--network", "wifi"], 2, "network", ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message", "hint"), BAD, ids=[" ".join(row[0][1:]) for row in BAD])
+def test_an_operators_mistake_is_one_error_with_a_hint(
+    arguments: list[str], code: int, message: str, hint: str, tmp_path: Path
+) -> None:
+    model = script(tmp_path / "m.yaml", "main: [hi]\n")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "locked").mkdir(mode=0o700)
+    os.chown(tmp_path / "locked", 0, 0)
+    (tmp_path / "broken.md").write_text("---\nname: x\ntools: [Reed]\n---\nbody\n")
+    filled = [argument.format(dir=tmp_path, model=model) for argument in arguments]
+    ended = kinfold(*filled, env={"ANTHROPIC_API_KEY": ""})
+    errors = ended.stderr.decode()
+    assert ended.returncode == code, errors
+    assert "Traceback" not in errors
+    lines = errors.strip().splitlines()
+    assert sum(line.startswith("error: ") for line in lines) == 1
+    assert message in errors
+    hints = [line for line in lines if line.startswith("hint: ")]
+    assert hints
+    assert hint in hints[0]
+    assert containers() == ""
+
+
+def test_no_engine_is_one_error_with_a_hint(tmp_path: Path) -> None:
+    model = script(tmp_path / "m.yaml", "main: [hi]\n")
+    ended = kinfold("run", "p", "--model", model, env={"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
+    assert ended.returncode == 3
+    assert b"error: " in ended.stderr
+    assert b"hint: " in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_help_is_quick_to_read_and_names_every_command() -> None:
+    text = kinfold("--help").stdout.decode()
+    for command in ("run", "demo", "sandbox", "images", "reap", "doctor"):
+        assert re.search(rf"^\s+{command}\s", text, re.MULTILINE)

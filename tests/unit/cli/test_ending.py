@@ -1,0 +1,58 @@
+"""Exit codes and the two lines of an error."""
+
+from __future__ import annotations
+
+import pytest
+from kinfold.cli.ending import exit_code_of, exit_code_of_ending, exit_with, printable
+from kinfold.errors import (
+    ConfigError,
+    EngineUnavailable,
+    ImageMissing,
+    KinfoldError,
+    ModelError,
+    NotFound,
+    SandboxLost,
+)
+from kinfold.messages import STATUS_OF
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (NotFound("x"), 2),
+        (EngineUnavailable("x"), 3),
+        (ImageMissing("x"), 3),
+        (SandboxLost("x"), 3),
+        (ModelError("x", kind="authentication"), 4),
+        (KinfoldError("x"), 1),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: KinfoldError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_every_ending_has_its_exit_code() -> None:
+    codes = {ended_by: exit_code_of_ending(status, ended_by) for ended_by, status in STATUS_OF.items()}
+    zero = {ended_by for ended_by, code in codes.items() if code == 0}
+    assert zero == {"complete", "text", "stop_condition"}
+    assert codes["sandbox_lost"] == 3
+    assert codes["model_error"] == 4
+    assert codes["timeout"] == 1
+
+
+def test_an_expected_error_is_two_lines_also_out_of_a_task_group(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ExceptionGroup("unhandled", [ConfigError("no such directory", hint="make it first")])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(group)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: no such directory\nhint: make it first\n"
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_with(ZeroDivisionError())
+
+
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    assert printable("a\x1b]0;x\x07\u202eb\nc\td") == "a\\x1b]0;x\\x07\\x202eb\nc\td"

@@ -17,7 +17,11 @@ RESULTS = Path(__file__).parent / "results"
 def machine() -> dict[str, str]:
     """What a reader needs to place the figures; no names, no paths."""
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.machine(),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
@@ -42,7 +46,10 @@ def human(seconds: float) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """A Markdown table: a line per contestant; the ratio is ours over theirs."""
-    lines = ["| what | contestant | median | p90 | p99 | n | ours ÷ theirs | bar |", "|---|---|---:|---:|---:|---:|---:|---|"]
+    lines = [
+        "| what | contestant | median | p90 | p99 | n | ours ÷ theirs | bar |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
     for row in rows:
         for index, contestant in enumerate(row.seconds):
             ratio = "" if index == 0 else f"{row.ratio(contestant):.3g}"

@@ -6,6 +6,7 @@ request with its retries: a pool of connections that outlived it would have nobo
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import ssl
@@ -58,7 +59,6 @@ class AnthropicModel:
         self._base_url = _usable_base_url(base_url)
         self._retry = retry or RetryPolicy()
         self._idle_timeout = idle_timeout
-        self._tls: ssl.SSLContext | None = None
         self._forces = True
 
     def __repr__(self) -> str:
@@ -142,8 +142,7 @@ class AnthropicModel:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[AsyncAnthropic]:
-        if self._tls is None:
-            self._tls = await anyio.to_thread.run_sync(_load_sdk)
+        tls = await anyio.to_thread.run_sync(_load_sdk)
         from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient, Timeout
 
         timeout = Timeout(self._idle_timeout, connect=CONNECT_TIMEOUT)
@@ -152,7 +151,7 @@ class AnthropicModel:
             base_url=self._base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=self._tls),
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, verify=tls),
         )
         try:
             yield client
@@ -161,6 +160,7 @@ class AnthropicModel:
                 await client.close()
 
 
+@functools.cache
 def _load_sdk() -> ssl.SSLContext:
     """Import the SDK, in a thread so that nobody's heartbeat waits for it; returns the TLS setting of all clients."""
     import anthropic  # noqa: F401

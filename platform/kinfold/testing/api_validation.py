@@ -95,7 +95,7 @@ def _messages(body: Body) -> list[dict[str, Any]]:
         if message.get("role") not in ("user", "assistant"):
             raise Invalid(f"{where}.role: Input should be 'user' or 'assistant'")
         content = message.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks = [{"type": "text", "text": content}] if content and isinstance(content, str) else content
         if not blocks:
             raise Invalid(
                 f"{where}: all messages must have non-empty content except for the optional final assistant message"

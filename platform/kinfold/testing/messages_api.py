@@ -61,6 +61,7 @@ class MessagesApi:
         """Of each request in `requests`."""
         self.open_streams = 0
         """Streams that are being answered now; 0 again when clients have closed what they abandoned."""
+        self._changed = anyio.Event()
         self._answered = 0
 
     @property
@@ -77,6 +78,16 @@ class MessagesApi:
         if self._listener.failures:
             raise ExceptionGroup("the loopback Messages API failed", _exceptions(self._listener.failures))
 
+    async def until_open(self, streams: int) -> None:
+        """Wait until exactly so many streams are being answered."""
+        while self.open_streams != streams:
+            await self._changed.wait()
+
+    def _count_stream(self, change: int) -> None:
+        self.open_streams += change
+        self._changed.set()
+        self._changed = anyio.Event()
+
     async def _answer(self, request: HttpRequest, exchange: Exchange) -> None:
         self._answered += 1
         outcome = self._outcome(request)
@@ -84,11 +95,11 @@ class MessagesApi:
             case Refusal():
                 await self._refuse(outcome, exchange)
             case Answer():
-                self.open_streams += 1
+                self._count_stream(1)
                 try:
                     await self._stream(outcome, exchange)
                 finally:
-                    self.open_streams -= 1
+                    self._count_stream(-1)
             case Hangup():
                 exchange.abort()
             case Silence():

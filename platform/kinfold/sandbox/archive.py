@@ -1,0 +1,254 @@
+"""Trees in and out as tar streams, made and read here, member by member, by ordinary file requests.
+
+No file of the host is touched, and the tar module never extracts anything: it only reads headers.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+import tarfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+import anyio.to_thread
+
+from kinfold.errors import PathError
+from kinfold.sandbox.base import GIB, MIB, FileStat
+from kinfold.sandbox.workspace import normalize
+
+if TYPE_CHECKING:
+    from kinfold.sandbox.sandbox import Sandbox
+
+_SMALL = MIB
+_PIECE = MIB
+_HEADER_BUDGET = 8 * MIB
+"""What a stream may spend on headers between two members; a longer one is an attack on our memory."""
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveLimits:
+    """Ceilings of one archive, in or out; `PathError` `too_large` beyond them."""
+
+    entries: int = 100_000
+    total_bytes: int = 5 * GIB
+    member_bytes: int = 2 * GIB
+
+
+@dataclass(slots=True, kw_only=True)
+class Extracted:
+    """What an archive gave."""
+
+    files: int = 0
+    directories: int = 0
+    symlinks: int = 0
+    total_bytes: int = 0
+    skipped: list[str] = field(default_factory=list)
+    """Members of other kinds: hard links, devices, FIFOs."""
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+async def pack(sandbox: Sandbox, path: str, limits: ArchiveLimits) -> AsyncGenerator[bytes, None]:
+    """The tar stream of `path`. See `Sandbox.archive`."""
+    base = normalize(path)
+    members = await _members(sandbox, base, limits)
+    total = 0
+    for name, entry in members:
+        total += entry.size if entry.type == "file" else 0
+        if total > limits.total_bytes or (entry.type == "file" and entry.size > limits.member_bytes):
+            raise PathError("too_large", entry.path, f"the archive would be larger than {limits}")
+        if entry.type == "file" and entry.size <= _SMALL:
+            data = await sandbox.read(entry.path)
+            yield _header(name, entry, len(data)) + data + _padding(len(data))
+        elif entry.type == "file":
+            yield _header(name, entry, entry.size)
+            async with aclosing(_exactly(sandbox, entry)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            yield _padding(entry.size)
+        else:
+            yield _header(name, entry, 0)
+    yield bytes(2 * _BLOCK)
+
+
+async def _members(sandbox: Sandbox, base: str, limits: ArchiveLimits) -> list[tuple[str, FileStat]]:
+    [top] = await sandbox.stat([base])
+    if isinstance(top, PathError):
+        raise top
+    if top.type != "directory":
+        return [(posixpath.basename(base), top)] if top.type in ("file", "symlink") else []
+    listing = await sandbox.list(base, depth=2**32 - 1, max_entries=limits.entries)
+    if listing.truncated:
+        raise PathError("too_large", base, f"holds more than {limits.entries} entries, or is too deep to archive")
+    return [(entry.path[len(base) + 1 :], entry) for entry in listing.entries if entry.type != "other"]
+
+
+def _header(name: str, entry: FileStat, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.mode = stat.S_IMODE(entry.mode) & 0o777
+    info.mtime = entry.mtime_ns // 1_000_000_000
+    if entry.type == "directory":
+        info.type = tarfile.DIRTYPE
+    elif entry.type == "symlink":
+        info.type = tarfile.SYMTYPE
+        info.linkname = entry.target or ""
+    else:
+        info.size = size
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK)
+
+
+async def _exactly(sandbox: Sandbox, entry: FileStat) -> AsyncGenerator[bytes, None]:
+    """The bytes that the header announced: a file that grew is cut there, one that shrank is a `conflict`."""
+    left = entry.size
+    async with aclosing(sandbox.read_stream(entry.path)) as pieces:
+        async for piece in pieces:
+            yield piece[:left]
+            left -= len(piece[:left])
+            if not left:
+                return
+    raise PathError("conflict", entry.path, "shrank while it was archived")
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+async def unpack(sandbox: Sandbox, stream: AsyncIterator[bytes], path: str, limits: ArchiveLimits) -> Extracted:
+    """Unpack below `path`. See `Sandbox.extract`."""
+    extraction = _Extraction(sandbox, normalize(path), limits)
+    reader = _Reader(stream)
+    try:
+        # The tar module reads synchronously: it gets a thread, and the thread asks the loop for bytes.
+        await anyio.to_thread.run_sync(extraction.run, reader)
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+        raise PathError(
+            "invalid", path, f"cannot be filled from this stream: not a sound tar archive ({error})"
+        ) from error
+    return extraction.result
+
+
+class _Reader:
+    """A file for the tar module over an async stream, with a budget that each step renews."""
+
+    def __init__(self, stream: AsyncIterator[bytes]) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self._budget = 0
+        self._ended = False
+
+    def allow(self, size: int) -> None:
+        """How much may be read until the next call of this."""
+        self._budget = size
+
+    def read(self, size: int) -> bytes:
+        """Exactly `size` bytes unless the stream ends."""
+        while len(self._buffer) < size and not self._ended:
+            anyio.from_thread.check_cancelled()
+            piece = anyio.from_thread.run(self._next)
+            if piece is None:
+                self._ended = True
+            else:
+                self._buffer += piece
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        self._budget -= len(data)
+        if self._budget < 0:
+            raise tarfile.ReadError("its headers are larger than any sound archive's")
+        return data
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._stream, None)
+
+
+class _Extraction:
+    """Runs in a thread; every change goes through the loop to the sandbox."""
+
+    def __init__(self, sandbox: Sandbox, base: str, limits: ArchiveLimits) -> None:
+        self._sandbox = sandbox
+        self._base = base
+        self._limits = limits
+        self.result = Extracted()
+
+    def run(self, reader: _Reader) -> None:
+        reader.allow(_HEADER_BUDGET)
+        entries = 0
+        with tarfile.open(fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:  # type: ignore[call-overload]
+            reader.allow(_HEADER_BUDGET)
+            while (member := tar.next()) is not None:
+                entries += 1
+                self._check(member, entries)
+                reader.allow(_HEADER_BUDGET + member.size)
+                self._take(tar, member)
+                tar.members.clear()  # a streamed archive needs no memory of what it gave
+                reader.allow(_HEADER_BUDGET + (0 if member.isreg() else member.size))
+
+    def _check(self, member: tarfile.TarInfo, entries: int) -> None:
+        limits = self._limits
+        if entries > limits.entries:
+            raise PathError("too_large", self._base, f"the archive has more than {limits.entries} entries")
+        if not 0 <= member.size <= limits.member_bytes:
+            raise PathError(
+                "too_large", member.name, f"has {member.size} bytes; at most {limits.member_bytes} are taken"
+            )
+        self.result.total_bytes += member.size
+        if self.result.total_bytes > limits.total_bytes:
+            raise PathError("too_large", self._base, f"the archive holds more than {limits.total_bytes} bytes")
+
+    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        path = self._place(member.name)
+        sandbox = self._sandbox
+        if member.isdir():
+            if path != self._base:
+                anyio.from_thread.run(_make_dir, sandbox, path, (member.mode & 0o777) | 0o700)
+            self.result.directories += 1
+        elif member.issym():
+            anyio.from_thread.run(_link, sandbox, member.linkname, path)
+            self.result.symlinks += 1
+        elif member.isreg():
+            self._file(tar, member, path)
+            self.result.files += 1
+        else:
+            self.result.skipped.append(member.name)
+
+    def _file(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        source: Any = tar.extractfile(member)
+        if source is None:
+            raise tarfile.ReadError(f"{member.name!r} has no content")
+        mode = member.mode & 0o777
+        writer = anyio.from_thread.run(self._sandbox.open_writer, path, mode)
+        try:
+            while piece := source.read(_PIECE):
+                anyio.from_thread.run(writer.write, piece)
+            anyio.from_thread.run(writer.finish)
+        finally:
+            anyio.from_thread.run_sync(writer.abandon)
+
+    def _place(self, name: str) -> str:
+        """Where a member goes; refuses names that are absolute or climb, before the container refuses them too."""
+        parts = name.split("/")
+        if name.startswith("/") or ".." in parts:
+            raise PathError("path_escape", name, "a member of the archive leaves the directory it is unpacked into")
+        return normalize(posixpath.join(self._base, name))
+
+
+async def _make_dir(sandbox: Sandbox, path: str, mode: int) -> None:
+    await sandbox.make_dir(path, parents=True, mode=mode)
+
+
+async def _link(sandbox: Sandbox, target: str, path: str) -> None:
+    try:
+        await sandbox.symlink(target, path)
+    except PathError as error:
+        if error.reason != "conflict":
+            raise
+        await sandbox.remove(path)
+        await sandbox.symlink(target, path)

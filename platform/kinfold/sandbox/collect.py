@@ -1,0 +1,222 @@
+"""What gathers one request's answer: each knows how much it may be sent, and calls more than that a violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from kinfold.sandbox import replies
+from kinfold.sandbox.protocol import ProtocolViolation, Reply
+from kinfold.sandbox.replies import Failure, Record
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Item = tuple[bytes, Record | Failure]
+
+_ITEM_BYTES = 400 * 1_048_576
+"""Payload of ITEMS that one request may be sent; a million entries with long paths stay below it."""
+
+
+class AnswerRefused(Exception):
+    """Raised by an answer that wants no more of itself: the request is cancelled and its caller gets this."""
+
+
+class Answer(Protocol[T_co]):
+    """One request's answer in the making."""
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """A frame before the terminal one; the payload is good only during the call.
+
+        May raise `ProtocolViolation` (ends the channel) or `AnswerRefused` (ends the request).
+        """
+        ...
+
+    def finish(self, payload: memoryview) -> T_co:
+        """The value, from OK's payload. May raise `ProtocolViolation`."""
+        ...
+
+
+class Plain(Generic[T]):
+    """The answer is OK's payload and nothing else."""
+
+    __slots__ = ("_decode",)
+
+    def __init__(self, decode: Callable[[memoryview], T]) -> None:
+        self._decode = decode
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """Nothing comes before OK."""
+        raise ProtocolViolation(f"a frame of type {kind:#x} for a request that has none")
+
+    def finish(self, payload: memoryview) -> T:
+        """The decoded payload."""
+        return self._decode(payload)
+
+
+class Discard:
+    """The answer of a request that nobody waits for any more."""
+
+    __slots__ = ()
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """Drop it."""
+
+    def finish(self, payload: memoryview) -> None:
+        """Drop it."""
+
+
+class StatItems:
+    """As many items as paths were asked for, in order."""
+
+    __slots__ = ("_expected", "items")
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self.items: list[Item] = []
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One ITEMS frame."""
+        if kind != Reply.ITEMS:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in a STAT")
+        self.items.extend(replies.items(payload))
+        if len(self.items) > self._expected:
+            raise ProtocolViolation("more items than paths")
+
+    def finish(self, payload: memoryview) -> list[Item]:
+        """All items."""
+        replies.nothing(payload)
+        if len(self.items) != self._expected:
+            raise ProtocolViolation(f"{len(self.items)} items for {self._expected} paths")
+        return self.items
+
+
+class ListItems:
+    """The entries below a directory: at most `max_entries` records, and a bounded number of bytes."""
+
+    __slots__ = ("_bytes", "_max_entries", "_records", "items")
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._bytes = 0
+        self._records = 0
+        self.items: list[Item] = []
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One ITEMS frame."""
+        if kind != Reply.ITEMS:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in a LIST")
+        self._bytes += len(payload)
+        found = replies.items(payload)
+        for path, _ in found:
+            wrapped = b"/" + path + b"/"
+            if b"//" in wrapped or b"/../" in wrapped or b"/./" in wrapped or b"\0" in path:
+                raise ProtocolViolation("an entry's path does not lie beneath the directory that was listed")
+        self._records += sum(1 for _, entry in found if isinstance(entry, Record))
+        self.items.extend(found)
+        # A directory that cannot be read has a record and a failure: up to twice as many items as records.
+        if self._records > self._max_entries or len(self.items) > 2 * self._max_entries + 1:
+            raise ProtocolViolation(f"more than the {self._max_entries} entries that were asked for")
+        if self._bytes > _ITEM_BYTES:
+            raise ProtocolViolation("a listing is larger than any tree of that many entries")
+
+    def finish(self, payload: memoryview) -> tuple[list[Item], bool]:
+        """All items, and whether there are more."""
+        truncated, count = replies.listing_end(payload)
+        if count != self._records:
+            raise ProtocolViolation(f"{count} entries announced, {self._records} sent")
+        return self.items, truncated
+
+
+class FileBytes:
+    """The record and the bytes of a READ; `credit` is how many bytes may come before more is granted."""
+
+    __slots__ = ("credit", "on_data", "on_record", "received", "record")
+
+    def __init__(
+        self,
+        credit: int,
+        on_record: Callable[[Record], None] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.credit = credit
+        self.received = 0
+        self.record: Record | None = None
+        self.on_record = on_record
+        self.on_data = on_data
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One ITEMS with one record, then DATA within the credit."""
+        if kind == Reply.ITEMS and self.record is None:
+            found = replies.items(payload)
+            if len(found) != 1 or not isinstance(found[0][1], Record):
+                raise ProtocolViolation("a READ has one record")
+            self.record = found[0][1]
+            if self.on_record is not None:
+                self.on_record(self.record)
+        elif kind == Reply.DATA and self.record is not None:
+            self.received += len(payload)
+            if self.received > self.credit:
+                raise ProtocolViolation(f"{self.received} bytes came, {self.credit} were granted")
+            if self.on_data is not None:
+                self.on_data(bytes(payload))
+        else:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in a READ")
+
+    def finish(self, payload: memoryview) -> str | None:
+        """The digest that the supervisor took, where it was asked for."""
+        if self.record is None:
+            raise ProtocolViolation("a READ without its record")
+        return replies.digest(payload)
+
+
+class Written:
+    """The record of a WRITE; a WINDOW says how far the host may go on sending."""
+
+    __slots__ = ("on_window", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.on_window: Callable[[], None] | None = None
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One WINDOW."""
+        if kind != Reply.WINDOW:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in a WRITE")
+        self.window = max(self.window, replies.window(payload))
+        if self.on_window is not None:
+            self.on_window()
+
+    def finish(self, payload: memoryview) -> Record:
+        """The new file's record, with its digest."""
+        found = replies.record(payload)
+        if found.sha256 is None:
+            raise ProtocolViolation("a WRITE ends without the digest of what was written")
+        return found
+
+
+class KeptBytes:
+    """A slice of what is kept of an exec's output."""
+
+    __slots__ = ("_limit", "_next", "_stream", "pieces")
+
+    def __init__(self, stream: int, offset: int, limit: int) -> None:
+        self._stream = stream
+        self._next = offset
+        self._limit = limit
+        self.pieces: list[tuple[int, bytes]] = []
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One OUTPUT."""
+        if kind != Reply.OUTPUT:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in a KEPT")
+        chunk = replies.output(payload)
+        self._limit -= len(chunk.data)
+        if chunk.stream != self._stream or chunk.offset < self._next or self._limit < 0:
+            raise ProtocolViolation("kept output that was not asked for")
+        self._next = chunk.offset + len(chunk.data)
+        self.pieces.append((chunk.offset, bytes(chunk.data)))
+
+    def finish(self, payload: memoryview) -> tuple[list[tuple[int, bytes]], int, int]:
+        """The pieces, the exec's state and the stream's total."""
+        state, total = replies.kept_end(payload)
+        return self.pieces, state, total

@@ -1,0 +1,222 @@
+"""Looking at and changing the workspace's tree: paths checked here, the rest done in the container."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kinfold.errors import KinfoldError, PathError, SandboxError
+from kinfold.sandbox import protocol, replies
+from kinfold.sandbox.base import WORKSPACE, FileStat, Listing, Snapshot
+from kinfold.sandbox.channel import ChannelBroken, RemoteError
+from kinfold.sandbox.collect import Answer, Item, ListItems, Plain, StatItems
+from kinfold.sandbox.link import PATIENCE, Link
+from kinfold.sandbox.protocol import Request, StatFlag
+from kinfold.sandbox.replies import Failure, Record
+from kinfold.sandbox.workspace import decode, encode, normalize
+
+T = TypeVar("T")
+
+ALL_DEPTHS = 2**32 - 1
+_DIGEST_PATIENCE = 600.0
+_STAT_BATCH = 2_000
+_STAT_BYTES = 128 * 1024
+_YIELD_EVERY = 5_000
+
+
+def wire_path(path: str) -> bytes:
+    """The bytes of a normalised path as requests carry it: relative to the root."""
+    return encode(path[len(WORKSPACE) + 1 :]) or b"."
+
+
+def file_error(failure: Failure, path: str) -> KinfoldError:
+    """The error to raise for what the supervisor said of a path."""
+    if failure.kind <= len(replies.PATH_REASONS):
+        reason = replies.PATH_REASONS[failure.kind - 1]
+        detail = failure.message if reason in ("invalid", "too_large", "not_regular") else ""
+        return PathError(reason, path, detail)
+    if failure.kind == replies.UNSUPPORTED:
+        return PathError("invalid", path, failure.message or "is not supported here")
+    return SandboxError(f"the supervisor failed on {path!r}: {failure.message or failure.kind}")
+
+
+def file_stat(path: str, record: Record) -> FileStat:
+    """A record as what callers see; `path` is absolute in the container."""
+    return FileStat(
+        path=path,
+        type=record.type,
+        size=record.size,
+        mode=record.mode,
+        mtime_ns=record.mtime_ns,
+        ctime_ns=record.ctime_ns,
+        inode=record.inode,
+        target=None if record.target is None else decode(record.target),
+        target_type=record.target_type,
+        sha256=record.sha256,
+        entries=record.entries,
+    )
+
+
+class Files:
+    """The file half of `Sandbox`, on its link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def stat(self, paths: Iterable[str], *, digest: bool, claim: bool) -> list[FileStat | PathError]:
+        """See `Sandbox.stat`."""
+        found: list[FileStat | PathError | None] = []
+        asked: list[tuple[int, str]] = []
+        for path in paths:
+            try:
+                asked.append((len(found), normalize(path)))
+                found.append(None)
+            except PathError as error:
+                found.append(error)
+        flags = (StatFlag.DIGEST if digest else 0) | (StatFlag.CLAIM if claim else 0)
+        batches = protocol.stat_batches((wire_path(path) for _, path in asked), _STAT_BATCH, _STAT_BYTES)
+        asks = [(protocol.stat(batch, flags), _expect(len(batch))) for batch in batches]
+        patience = _DIGEST_PATIENCE if flags else PATIENCE
+        try:
+            answers = await self._link.ask_many(Request.STAT, asks, patience=patience)
+        except RemoteError as error:
+            raise file_error(error.failure, ".") from error
+        place = iter(asked)
+        for answer in answers:
+            for _, entry in answer:
+                index, path = next(place)
+                found[index] = file_stat(path, entry) if isinstance(entry, Record) else _as_path_error(entry, path)
+        return [entry for entry in found if entry is not None]
+
+    async def list(self, path: str, *, depth: int, max_entries: int) -> Listing:
+        """See `Sandbox.list`."""
+        base = normalize(path)
+        items, truncated = await self._list(base, depth, max_entries)
+        entries = [stat async for _, stat in _stats(base, items)]
+        entries.sort(key=lambda entry: entry.path)
+        return Listing(entries=tuple(entries), truncated=truncated)
+
+    async def snapshot(self, max_entries: int) -> Snapshot:
+        """See `Sandbox.snapshot`."""
+        items, truncated = await self._list(WORKSPACE, ALL_DEPTHS, max_entries)
+        return Snapshot(entries={name: stat async for name, stat in _stats(WORKSPACE, items)}, truncated=truncated)
+
+    async def _list(self, base: str, depth: int, max_entries: int) -> tuple[builtins.list[Item], bool]:
+        if depth < 1 or max_entries < 1:
+            raise ValueError("depth and max_entries are at least 1")
+        payload = protocol.list_(
+            wire_path(base), depth=min(depth, ALL_DEPTHS), max_entries=min(max_entries, ALL_DEPTHS)
+        )
+        return await self._ask(base, Request.LIST, payload, lambda: ListItems(max_entries))
+
+    async def _ask(self, path: str, request: Request, payload: bytes, answer: Callable[[], Answer[T]]) -> T:
+        try:
+            return await self._link.ask(request, payload, answer)
+        except RemoteError as error:
+            raise file_error(error.failure, path) from error
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def make_dir(self, path: str, *, mode: int, parents: bool) -> FileStat:
+        """See `Sandbox.make_dir`."""
+        where = normalize(path)
+        payload = protocol.make_dir(wire_path(where), mode=mode, parents=parents)
+
+        async def became() -> Record:
+            return await self._outcome(where, lambda record: parents and record.type == "directory")
+
+        return file_stat(where, await self._change(where, Request.MAKE_DIR, payload, replies.record, became))
+
+    async def remove(self, path: str, *, recursive: bool) -> int:
+        """See `Sandbox.remove`."""
+        where = normalize(path)
+        payload = protocol.remove(wire_path(where), recursive=recursive)
+
+        async def became() -> int:
+            found = await self.stat([where], digest=False, claim=False)
+            if isinstance(found[0], PathError) and found[0].reason == "not_found":
+                return 1
+            raise unknown_outcome(where)
+
+        return await self._change(where, Request.REMOVE, payload, replies.number64, became)
+
+    async def rename(self, source: str, target: str, *, replace: bool) -> FileStat:
+        """See `Sandbox.rename`."""
+        old, new = normalize(source), normalize(target)
+        payload = protocol.rename(wire_path(old), wire_path(new), replace=replace)
+
+        async def became() -> Record:
+            raise unknown_outcome(old)
+
+        return file_stat(new, await self._change(old, Request.RENAME, payload, replies.record, became))
+
+    async def symlink(self, target: str, path: str) -> FileStat:
+        """See `Sandbox.symlink`."""
+        where = normalize(path)
+        raw = encode(target)
+        if not raw or b"\0" in raw:
+            raise PathError("invalid", target, "is no usable target for a link")
+
+        async def became() -> Record:
+            return await self._outcome(where, lambda record: record.target == raw)
+
+        payload = protocol.symlink(raw, wire_path(where))
+        return file_stat(where, await self._change(where, Request.SYMLINK, payload, replies.record, became))
+
+    async def _change(
+        self,
+        path: str,
+        request: Request,
+        payload: bytes,
+        decode_ok: Callable[[memoryview], T],
+        became: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Send once; where the channel broke under it, `became` finds out or raises: nothing is silently done twice."""
+        try:
+            return await self._link.once(await self._link.ready(), request, payload, Plain(decode_ok))
+        except RemoteError as error:
+            raise file_error(error.failure, path) from error
+        except ChannelBroken:
+            return await became()
+
+    async def _outcome(self, path: str, is_done: Callable[[Record], bool]) -> Record:
+        payload = protocol.stat([wire_path(path)])
+        [(_, entry)] = await self._link.ask(Request.STAT, payload, lambda: StatItems(1))
+        if isinstance(entry, Record) and is_done(entry):
+            return entry
+        raise unknown_outcome(path)
+
+
+def unknown_outcome(path: str) -> PathError:
+    """For a change under which the channel broke: neither done again nor called done."""
+    return PathError(
+        "conflict",
+        path,
+        "the connection to the sandbox broke during this change and its outcome is not known",
+        hint="look at what is there now, then decide whether to do it again",
+    )
+
+
+def _expect(count: int) -> Callable[[], StatItems]:
+    return lambda: StatItems(count)
+
+
+def _as_path_error(failure: Failure, path: str) -> PathError:
+    error = file_error(failure, path)
+    if not isinstance(error, PathError):
+        raise error
+    return error
+
+
+async def _stats(base: str, items: Sequence[Item]) -> AsyncIterator[tuple[str, FileStat]]:
+    """The records among `items` with their relative names; lets others run now and then."""
+    for number, (raw, entry) in enumerate(items, 1):
+        if isinstance(entry, Record):
+            name = decode(raw)
+            yield name, file_stat(f"{base}/{name}", entry)
+        if number % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,218 @@
+"""A sandbox's connection to its supervisor: one channel at a time, and a new one when it breaks.
+
+Requests that change nothing are repeated on the new channel (`Link.ask`). What may have changed something is not: its
+caller gets `ChannelBroken` from `Link.once` and finds out what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import anyio
+
+from kinfold.errors import EngineUnavailable, SandboxLost, StartFailed
+from kinfold.sandbox.base import Provider, SandboxRef
+from kinfold.sandbox.channel import Channel, ChannelBroken, DeadlinePassed
+from kinfold.sandbox.collect import Answer
+from kinfold.sandbox.protocol import Request
+
+T = TypeVar("T")
+Ask = tuple[bytes, Callable[[], Answer[T]]]
+
+PATIENCE = 60.0
+"""Seconds without a frame after which an ordinary request is given up."""
+REPEATS = 3
+"""How often one request is sent again, each time on a new channel."""
+_ATTEMPT_TIMEOUT = 15.0
+_DELAYS = (0.0, 0.25, 1.5)
+"""Seconds before each attempt at a new channel."""
+_IN_FLIGHT = 16
+
+
+class Link:
+    """Owns the channel. `generation` never changes in its life: another one means that the container restarted."""
+
+    def __init__(self, provider: Provider, ref: SandboxRef, *, keepalive: float) -> None:
+        self.ref = ref
+        self._provider = provider
+        self._keepalive = keepalive
+        self._channel: Channel | None = None
+        self._lost: str | None = None
+        self._lock = asyncio.Lock()
+        self._restoring: asyncio.Task[None] | None = None
+        self.reconnects = 0
+        self.execs_paused = False
+        """Whether `Sandbox.pause` holds: deadlines of execs stand still, on a new channel too."""
+
+    async def open(self) -> None:
+        """The first channel. Raises `StartFailed`, or what `Provider.open_stream` raises."""
+        try:
+            channel = await self._attempt()
+        except (ChannelBroken, anyio.BrokenResourceError, anyio.EndOfStream, TimeoutError, OSError) as error:
+            raise StartFailed(
+                f"the supervisor of {self.ref.id} does not answer: {str(error) or type(error).__name__}",
+                hint="the image must be for this machine's architecture; `kinfold doctor` checks the engine",
+            ) from error
+        self._adopt(channel)
+
+    @property
+    def channel(self) -> Channel:
+        """The newest channel, broken or not."""
+        if self._lost is not None:
+            raise SandboxLost(self._lost)
+        if self._channel is None:
+            raise SandboxLost(f"sandbox {self.ref.id} is not open")
+        return self._channel
+
+    @property
+    def alive(self) -> bool:
+        """Whether a channel works at this moment."""
+        return self._lost is None and self._channel is not None and self._channel.broken is None
+
+    async def ready(self) -> Channel:
+        """A channel that works. Raises `SandboxLost`."""
+        channel = self.channel
+        return channel if channel.broken is None else await self.restored(channel)
+
+    def lose(self, reason: str) -> SandboxLost:
+        """From now on everything raises `SandboxLost` with this reason; the error to raise now."""
+        if self._lost is None:
+            self._lost = reason
+        return SandboxLost(self._lost)
+
+    async def restored(self, broken: Channel) -> Channel:
+        """A working channel in place of `broken`. Raises `SandboxLost` after bounded attempts."""
+        async with self._lock:
+            channel = self.channel
+            if channel.broken is not None:
+                channel = await self._anew(channel)
+            return channel
+
+    async def _anew(self, old: Channel) -> Channel:
+        failure: BaseException | None = old.broken
+        for delay in _DELAYS:
+            await anyio.sleep(delay)
+            try:
+                channel = await self._attempt()
+            except SandboxLost as lost:
+                self.lose(lost.message)
+                raise
+            except (
+                ChannelBroken,
+                EngineUnavailable,
+                StartFailed,
+                anyio.BrokenResourceError,
+                anyio.EndOfStream,
+                TimeoutError,
+                OSError,
+            ) as error:
+                failure = error
+                continue
+            if channel.hello.generation != old.hello.generation:
+                await channel.aclose()
+                raise self.lose(
+                    f"the container of {self.ref.id} was restarted: its supervisor is a new one, all that ran is gone"
+                )
+            self.reconnects += 1
+            self._adopt(channel)
+            return channel
+        raise self.lose(
+            f"the supervisor of {self.ref.id} could not be reached again in {len(_DELAYS)} attempts: "
+            f"{str(failure) or type(failure).__name__}"
+        ) from failure
+
+    async def _attempt(self) -> Channel:
+        with anyio.fail_after(_ATTEMPT_TIMEOUT):
+            stream = await self._provider.open_stream(self.ref)
+            return await Channel.open(stream, keepalive=self._keepalive)
+
+    def _adopt(self, channel: Channel) -> None:
+        self._channel = channel
+        channel.execs_paused = self.execs_paused
+        channel.on_broken = self._on_broken
+        if channel.broken is not None:
+            self._on_broken(channel)
+
+    def _on_broken(self, channel: Channel) -> None:
+        # At once and unasked: background execs die when no channel has spoken for `orphan_grace`.
+        if self._restoring is None or self._restoring.done():
+            self._restoring = asyncio.get_running_loop().create_task(self._restore(channel))
+
+    async def _restore(self, channel: Channel) -> None:
+        try:
+            await self.restored(channel)
+        except SandboxLost:
+            return  # kept in `_lost`: the next call says it
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self, request: Request, payload: bytes, answer: Callable[[], Answer[T]], *, patience: float = PATIENCE
+    ) -> T:
+        """A request that may be repeated. Raises `RemoteError`, `SandboxLost`."""
+        for _ in range(REPEATS):
+            channel = await self.ready()
+            try:
+                return await self.once(channel, request, payload, answer(), patience=patience)
+            except ChannelBroken:
+                continue
+        raise self.lose(f"{request.name} broke {REPEATS} channels to {self.ref.id} one after the other")
+
+    async def once(
+        self, channel: Channel, request: Request, payload: bytes, answer: Answer[T], *, patience: float = PATIENCE
+    ) -> T:
+        """A request that is sent once. Raises `RemoteError`, `ChannelBroken`, `SandboxLost` when it is not answered."""
+        call = channel.call(request, payload, answer, patience=patience)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            call.abandon()
+            raise
+        except DeadlinePassed as error:
+            call.abandon()
+            raise SandboxLost(f"sandbox {self.ref.id}: {error}") from error
+
+    async def ask_many(self, request: Request, asks: Sequence[Ask[T]], *, patience: float = PATIENCE) -> list[T]:
+        """Requests that may be repeated, on their way together; answers in order."""
+        done: list[T] = []
+        for _ in range(REPEATS):
+            channel = await self.ready()
+            try:
+                await self._pipeline(channel, request, asks, done, patience)
+                return done
+            except ChannelBroken:
+                continue
+        raise self.lose(f"{request.name} broke {REPEATS} channels to {self.ref.id} one after the other")
+
+    async def _pipeline(
+        self, channel: Channel, request: Request, asks: Sequence[Ask[T]], done: list[T], patience: float
+    ) -> None:
+        waiting = deque(asks[len(done) :])
+        flying = deque(
+            channel.call(request, payload, answer(), patience=patience)
+            for payload, answer in (waiting.popleft() for _ in range(min(_IN_FLIGHT, len(waiting))))
+        )
+        try:
+            while flying:
+                done.append(await flying[0])
+                flying.popleft()
+                if waiting:
+                    payload, answer = waiting.popleft()
+                    flying.append(channel.call(request, payload, answer(), patience=patience))
+        except DeadlinePassed as error:
+            raise SandboxLost(f"sandbox {self.ref.id}: {error}") from error
+        finally:
+            for call in flying:
+                call.abandon()
+
+    async def aclose(self) -> None:
+        """Close the channel; further calls raise `SandboxLost`."""
+        if self._restoring is not None:
+            self._restoring.cancel()
+            await asyncio.gather(self._restoring, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.aclose()
+        self.lose(f"sandbox {self.ref.id} is closed")

@@ -1,0 +1,241 @@
+"""The supervisor as a plain child process: for tests and for trying things. It is no sandbox and says so.
+
+Programs run as the caller's own uid, see the whole machine and can leave: only the API is that of a sandbox.
+`/workspace` in file requests means the workspace's own directory; inside execs only relative paths hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+
+from kinfold.errors import ConfigError, SandboxLost, StartFailed, Unenforceable
+from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
+from kinfold.sandbox.binary import supervisor_path
+from kinfold.sandbox.dial import Listener
+from kinfold.sandbox.records import default_state_dir, private_dir
+from kinfold.sandbox.sandbox import Sandbox
+
+_LOG = logging.getLogger("kinfold.sandbox.local")
+_DIAL_TIMEOUT = 10.0
+_TERM_TIMEOUT = 5.0
+_WHY = "a local sandbox is a plain child process of this one"
+_CONTROLS = (
+    "memory",
+    "swap",
+    "pids",
+    "cpu",
+    "disk",
+    "network",
+    "seccomp",
+    "no_new_privileges",
+    "read_only_root",
+    "supervisor_isolation",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Local:
+    """One supervisor and what belongs to it."""
+
+    ref: SandboxRef
+    spec: SandboxSpec
+    spec_hash: str
+    process: subprocess.Popen[bytes]
+    folder: Path
+    """Sockets, home and log: private, and removed at the end."""
+    made: Path | None
+    """The workspace's directory, where kinfold made it."""
+
+
+class LocalProvider:
+    """A `Provider` without any isolation. Sandboxes live at most as long as this object: `aclose` destroys them."""
+
+    name = "local"
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        self._state_dir = state_dir
+        self._locals: dict[str, _Local] = {}
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A supervisor of its own for `spec.workspace`. Raises `ConfigError`, `StartFailed`, `Unenforceable`."""
+        if spec.strict:
+            raise Unenforceable(
+                f"none of the controls is enforced: {_WHY}", hint="use DockerProvider, or `strict=False` for a trial"
+            )
+        spec_hash = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+        known = next((one for one in self._locals.values() if spec.name and one.spec.name == spec.name), None)
+        if known is not None:
+            if known.spec_hash != spec_hash:
+                raise ConfigError(
+                    f"a sandbox named {spec.name!r} exists with another specification",
+                    hint="destroy it first, or choose another name",
+                )
+            return await self.connect(known.ref)
+        local = await anyio.to_thread.run_sync(self._start, spec, spec_hash)
+        self._locals[local.ref.id] = local
+        _LOG.warning("sandbox %s is no sandbox: %s", local.ref.id, _WHY)
+        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced())
+        try:
+            await sandbox.open()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                words = await anyio.to_thread.run_sync(_log_tail, local.folder)
+                await self.destroy(local.ref)
+            if isinstance(error, StartFailed) and words:
+                raise StartFailed(f"{error.message}; it said: {words}", hint=error.hint) from error
+            raise
+        return sandbox
+
+    def _start(self, spec: SandboxSpec, spec_hash: str) -> _Local:
+        binary = supervisor_path()
+        sandbox_id = f"sbx_{secrets.token_hex(8)}"
+        workspace, made = self._workspace(spec, sandbox_id)
+        folder = Path(tempfile.mkdtemp(prefix="kinfold-"))
+        for name in ("dial", "home"):
+            (folder / name).mkdir(mode=0o700)
+        command = [
+            *(str(binary), "init", "--local"),
+            *("--root", str(workspace)),
+            *("--home", str(folder / "home")),
+            *("--dial", str(folder / "dial")),
+            *("--orphan-grace", str(max(1, round(spec.orphan_grace)))),
+        ]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            )
+        ref = SandboxRef(
+            id=sandbox_id,
+            provider=self.name,
+            handle=str(process.pid),
+            name=spec.name or "",
+            workspace=str(workspace),
+            created_at=datetime.now(UTC).isoformat(),
+            labels=dict(spec.labels),
+        )
+        return _Local(ref=ref, spec=spec, spec_hash=spec_hash, process=process, folder=folder, made=made)
+
+    def _workspace(self, spec: SandboxSpec, sandbox_id: str) -> tuple[Path, Path | None]:
+        if spec.workspace is not None:
+            given = Path(spec.workspace).absolute()
+            if given.is_symlink() or not given.is_dir() or given == Path("/"):
+                raise ConfigError(
+                    f"the workspace {spec.workspace} is no directory that can be used",
+                    hint="name an existing directory: not a file, not a link, not /",
+                )
+            if spec.copy_from is not None:
+                raise ConfigError("a workspace is either given or copied", hint="drop `workspace` or `copy_from`")
+            return given, None
+        root = private_dir((self._state_dir or default_state_dir()) / "local" / sandbox_id)
+        made = root / "workspace"
+        if spec.copy_from is not None:
+            shutil.copytree(spec.copy_from, made, symlinks=True)
+        else:
+            made.mkdir(mode=0o755)
+        return made, root
+
+    async def connect(self, ref: SandboxRef) -> Sandbox:
+        """Another `Sandbox` on a running one; closing it leaves the supervisor alone. Raises `SandboxLost`."""
+        local = self._running(ref)
+        spec = local.spec.model_copy(update={"detached": True})
+        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced())
+        try:
+            await sandbox.open()
+        except StartFailed as error:
+            raise SandboxLost(error.message) from error
+        return sandbox
+
+    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxRef]:
+        """Those that this object made and that carry `labels`."""
+        wanted = (labels or {}).items()
+        return [
+            replace(local.ref, state="running" if local.process.poll() is None else "exited")
+            for local in self._locals.values()
+            if wanted <= local.ref.labels.items()
+        ]
+
+    async def destroy(self, ref: SandboxRef) -> None:
+        """End the supervisor and all it ran; no error when it is gone already."""
+        local = self._locals.pop(ref.id, None)
+        if local is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_end, local)
+
+    async def probe(self) -> ProbeReport:
+        """Nothing is enforced here."""
+        return ProbeReport(engine="local child process (no sandbox)", controls=_not_enforced())
+
+    async def open_stream(self, ref: SandboxRef) -> ByteStream:
+        """A stream that the supervisor dials. Raises `SandboxLost` when it has ended."""
+        local = self._running(ref)
+        async with Listener(local.folder / "dial", peer_uids=frozenset({os.geteuid()})) as listener:
+            dialled = asyncio.ensure_future(listener.accept(_DIAL_TIMEOUT))
+            try:
+                while not dialled.done():
+                    await asyncio.wait([dialled], timeout=0.5)
+                    if not dialled.done():
+                        self._running(ref)
+                return dialled.result()
+            finally:
+                dialled.cancel()
+
+    def _running(self, ref: SandboxRef) -> _Local:
+        local = self._locals.get(ref.id)
+        if local is None:
+            raise SandboxLost(f"there is no local sandbox {ref.id} in this process")
+        code = local.process.poll()
+        if code is not None:
+            raise SandboxLost(f"the supervisor of {ref.id} ended with code {code}: {_log_tail(local.folder)}")
+        return local
+
+    async def aclose(self) -> None:
+        """Destroy what is left."""
+        for local in list(self._locals.values()):
+            await self.destroy(local.ref)
+
+    async def __aenter__(self) -> LocalProvider:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _not_enforced() -> tuple[Control, ...]:
+    return tuple(Control(name=name, enforced=False, reason=_WHY) for name in _CONTROLS)
+
+
+def _end(local: _Local) -> None:
+    process = local.process
+    process.terminate()
+    try:
+        process.wait(_TERM_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(local.folder)
+    if local.made is not None and local.spec.keep == 0:
+        shutil.rmtree(local.made)
+
+
+def _log_tail(folder: Path) -> str:
+    try:
+        return (folder / "log").read_bytes()[-500:].decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,215 @@
+"""What an exec says on its way: its pid, its output, room for its input; bounded by what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from kinfold.sandbox import replies
+from kinfold.sandbox.base import Output
+from kinfold.sandbox.protocol import ProtocolViolation, Reply
+from kinfold.sandbox.replies import End
+from kinfold.sandbox.stdin import StdinFeed
+
+STREAM_WINDOW = 1_048_576
+"""Bytes of each stream that may be on their way to a reader that has not taken them."""
+_NAMES = ("stdout", "stderr")
+
+
+class HeadAndTail:
+    """The first and the last bytes of a stream, `keep` in all; half of them, rounded up, are head."""
+
+    __slots__ = ("_half", "_head", "_head_open", "_keep", "_tail")
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._half = keep // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._head_open = True
+
+    def add(self, data: bytes | memoryview, *, gap: bool) -> None:
+        """The next bytes; `gap`: bytes before them were dropped."""
+        if gap:
+            self._head_open = False
+            self._tail.clear()
+        if self._head_open:
+            room = self._keep - self._half - len(self._head)
+            self._head += data[:room]
+            data = data[room:]
+        if len(data):
+            self._tail += data[-self._half :] if self._half else b""
+            if len(self._tail) > 4 * self._half + 4096:
+                self._trim()
+
+    def _trim(self) -> None:
+        if len(self._tail) > self._half:
+            del self._tail[: len(self._tail) - self._half]
+
+    def result(self, total: int) -> tuple[bytes, int]:
+        """The bytes kept, and how many of them are head; all of them where nothing was dropped."""
+        self._trim()
+        kept = bytes(self._head + self._tail)
+        return kept, len(kept) if len(kept) == total else len(self._head)
+
+
+class Pieces:
+    """One stream's output as the supervisor cut it: head and tail come at the end, `keep` bytes in all."""
+
+    __slots__ = ("keep", "pieces", "received")
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.received = 0
+        self.pieces: list[tuple[int, bytes]] = []
+
+
+class ExecAnswer:
+    """The answer to EXEC or ATTACH, for a caller that waits for the end."""
+
+    def __init__(self, keep: int, feed: StdinFeed | None, on_window: Callable[[], None]) -> None:
+        self.pid: int | None = None
+        self.on_started: Callable[[], None] | None = None
+        self._feed = feed
+        self._on_window = on_window
+        self._keep = keep
+        self._streams = (Pieces(keep), Pieces(keep))
+
+    def restart(self) -> None:
+        """A new channel: head and tail come anew."""
+        self._streams = (Pieces(self._keep), Pieces(self._keep))
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """From where an ATTACH is to replay."""
+        return (0, 0)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """How far the supervisor may send."""
+        return (0, 0)
+
+    def accept(self, kind: int, payload: memoryview) -> None:
+        """One frame before the terminal one."""
+        if kind == Reply.OUTPUT:
+            self._output(replies.output(payload))
+        elif kind == Reply.STARTED:
+            pid = replies.started(payload)
+            if self.pid not in (None, pid):
+                raise ProtocolViolation("an exec started twice")
+            self.pid = pid
+            if self.on_started is not None:
+                self.on_started()
+        elif kind == Reply.WINDOW and self._feed is not None:
+            self._feed.grant(replies.window(payload))
+            self._on_window()
+        else:
+            raise ProtocolViolation(f"a frame of type {kind:#x} in an exec")
+
+    def _output(self, chunk: replies.Chunk) -> None:
+        stream = self._streams[chunk.stream - 1]
+        last, data = stream.pieces[-1] if stream.pieces else (0, b"")
+        stream.received += len(chunk.data)
+        if stream.received > stream.keep or chunk.offset < last + len(data):
+            raise ProtocolViolation("output that was not asked for")
+        stream.pieces.append((chunk.offset, bytes(chunk.data)))
+
+    def finish(self, payload: memoryview) -> End:
+        """How it ended."""
+        end = replies.end(payload)
+        for stream, total, head in zip(self._streams, end.totals, end.heads, strict=True):
+            last, data = stream.pieces[-1] if stream.pieces else (0, b"")
+            if last + len(data) > total or head > stream.received:
+                raise ProtocolViolation("more output than there was")
+        return end
+
+    def kept(self, end: End, stream: int) -> tuple[bytes, int]:
+        """The bytes of a stream (0 stdout, 1 stderr) that are kept, and how many of them are head."""
+        pieces = self._streams[stream].pieces
+        data = pieces[0][1] if len(pieces) == 1 else b"".join(piece for _, piece in pieces)
+        return data, end.heads[stream]
+
+    def replay(self) -> list[Output]:
+        """What came, as a reader sees it."""
+        out, err = self._streams
+        return [
+            *(Output(stream="stdout", offset=offset, data=data) for offset, data in out.pieces),
+            *(Output(stream="stderr", offset=offset, data=data) for offset, data in err.pieces),
+        ]
+
+
+class StreamAnswer(ExecAnswer):
+    """The answer to an EXEC or ATTACH whose output a reader takes as it comes; its pace grants what may be sent."""
+
+    def __init__(
+        self, keep: int, feed: StdinFeed | None, on_window: Callable[[], None], offsets: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__(keep, feed, on_window)
+        self.on_credit: Callable[[int, int], None] | None = None
+        self.queue: deque[Output] = deque()
+        self.wake = asyncio.Event()
+        self._next = list(offsets)
+        self._taken = list(offsets)
+        self._limits = [offset + STREAM_WINDOW for offset in offsets]
+        self._kept = (HeadAndTail(keep), HeadAndTail(keep))
+        self._draining = False
+        self._skipped = [offset > 0 for offset in offsets]
+
+    def restart(self) -> None:
+        """A new channel: the stream goes on where it was."""
+        self._limits = [taken + STREAM_WINDOW for taken in self._taken]
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """What has arrived of each stream."""
+        return self._next[0], self._next[1]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """What has been granted of each stream."""
+        return self._limits[0], self._limits[1]
+
+    def _output(self, chunk: replies.Chunk) -> None:
+        index = chunk.stream - 1
+        stop = chunk.offset + len(chunk.data)
+        if chunk.offset < self._next[index] or stop > self._limits[index]:
+            raise ProtocolViolation("output beyond what was granted")
+        gap = chunk.offset > self._next[index] or self._skipped[index]
+        self._skipped[index] = False
+        self._next[index] = stop
+        data = bytes(chunk.data)
+        self._kept[index].add(data, gap=gap)
+        if self._draining:
+            self._take(index, stop)
+        else:
+            self.queue.append(Output(stream="stdout" if index == 0 else "stderr", offset=chunk.offset, data=data))
+            self.wake.set()
+
+    def took(self, output: Output) -> None:
+        """The reader is done with this piece."""
+        self._take(_NAMES.index(output.stream), output.offset + len(output.data))
+
+    def _take(self, index: int, upto: int) -> None:
+        self._taken[index] = upto
+        if upto + STREAM_WINDOW - self._limits[index] >= STREAM_WINDOW // 2:
+            self._limits[index] = upto + STREAM_WINDOW
+            if self.on_credit is not None:
+                self.on_credit(index + 1, self._limits[index])
+
+    def drain(self) -> None:
+        """No reader (any more): take everything as it comes, keep head and tail."""
+        self._draining = True
+        while self.queue:
+            self.took(self.queue.popleft())
+
+    def finish(self, payload: memoryview) -> End:
+        """How it ended."""
+        end = replies.end(payload)
+        if any(done > total for done, total in zip(self._next, end.totals, strict=True)):
+            raise ProtocolViolation("more output than there was")
+        return end
+
+    def kept(self, end: End, stream: int) -> tuple[bytes, int]:
+        """Head and tail as they passed by."""
+        return self._kept[stream].result(end.totals[stream])

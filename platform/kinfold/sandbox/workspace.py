@@ -1,0 +1,85 @@
+"""What a path inside the workspace is: decided on the words alone, before anything reaches the container.
+
+The container's kernel decides again, with links resolved; this is the same rule for what never gets that far.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from kinfold.errors import PathError
+from kinfold.sandbox.base import WORKSPACE
+
+MAX_PATH_BYTES = 65_536
+"""Longest path that the supervisor accepts."""
+MAX_NAME_BYTES = 255
+"""Longest component that a file system holds."""
+
+
+def is_under_root(path: str, root: str = WORKSPACE) -> bool:
+    """Whether `path` names `root` or something beneath it, component by component.
+
+    A relative path is taken as relative to `root`; `..` is resolved lexically, links are not looked at.
+    `/workspace-evil` is not under `/workspace`.
+    """
+    if not path or "\0" in path:
+        return False
+    resolved = _resolve(path, root)
+    base = _resolve(root, "/")
+    return resolved == base or resolved.startswith(base if base == "/" else base + "/")
+
+
+def normalize(path: str) -> str:
+    """The absolute container path that `path` means, without `.`, `..` and doubled slashes.
+
+    Raises `PathError`: `invalid` for what no file can be called, `path_escape` for what leaves the workspace.
+    """
+    if path.isascii() and len(path) <= MAX_NAME_BYTES:
+        if not path or "\0" in path:
+            raise _invalid(path)
+    else:
+        _check_bytes(path)
+    resolved = _resolve(path, WORKSPACE)
+    if resolved == WORKSPACE or resolved.startswith(WORKSPACE + "/"):
+        return resolved
+    raise PathError(
+        "path_escape",
+        path,
+        f"lies outside {WORKSPACE}",
+        hint=f"use a path relative to {WORKSPACE}, or an absolute one beneath it",
+    )
+
+
+def encode(path: str) -> bytes:
+    """The bytes of a path or name; what was not UTF-8 comes back as it was. Raises `PathError` (`invalid`)."""
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PathError("invalid", path, "holds a code point that no file name can hold") from None
+
+
+def decode(path: bytes) -> str:
+    """A path as text; bytes that are not UTF-8 become surrogate escapes."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _resolve(path: str, root: str) -> str:
+    resolved = posixpath.normpath(posixpath.join(root, path))
+    return resolved[1:] if resolved.startswith("//") else resolved
+
+
+def _check_bytes(path: str) -> None:
+    raw = encode(path)
+    if not raw or b"\0" in raw:
+        raise _invalid(path)
+    if len(raw) > MAX_PATH_BYTES:
+        raise PathError("invalid", path[:64] + "…", f"is {len(raw)} bytes long; at most {MAX_PATH_BYTES} can be used")
+    for name in raw.split(b"/"):
+        if len(name) > MAX_NAME_BYTES:
+            raise PathError(
+                "invalid", path[:64] + "…", f"has a name of {len(name)} bytes; at most {MAX_NAME_BYTES} can be used"
+            )
+
+
+def _invalid(path: str) -> PathError:
+    return PathError("invalid", path, "is empty" if not path else "holds a NUL byte")

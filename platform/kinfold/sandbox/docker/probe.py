@@ -20,8 +20,6 @@ from kinfold.sandbox.sandbox import Sandbox
 
 PROBE_VERSION = 1
 """Raised when the questions change: older answers are then not used."""
-DISTINCT_UIDS, SECCOMP_FILTER, WORKSPACE_WRITABLE = 2, 16, 128
-"""Bits of HELLO's `controls`."""
 
 SCRIPT = r"""
 say() { if [ -r "$2" ]; then read -r line <"$2"; echo "$1=$line"; fi; }
@@ -53,8 +51,8 @@ class Seen:
 
     values: Mapping[str, str]
     """The script's lines; empty where the image has no shell."""
-    distinct_uids: bool
-    seccomp_filter: bool
+    supervisor: frozenset[str]
+    """What the supervisor found to hold (names of `replies.CONTROL_BITS`)."""
 
 
 async def look_inside(sandbox: Sandbox) -> Seen:
@@ -71,17 +69,7 @@ async def look_inside(sandbox: Sandbox) -> Seen:
             f"the probe ended with {result.ended_by} {result.exit_code}: {result.stderr_text[:300]}",
             hint="`kinfold doctor` runs it again",
         )
-    bits = _controls(sandbox)
-    return Seen(values=values, distinct_uids=bool(bits & DISTINCT_UIDS), seccomp_filter=bool(bits & SECCOMP_FILTER))
-
-
-def workspace_writable(sandbox: Sandbox) -> bool:
-    """Whether the supervisor found that the agent may write to the workspace."""
-    return bool(_controls(sandbox) & WORKSPACE_WRITABLE)
-
-
-def _controls(sandbox: Sandbox) -> int:
-    return sandbox.controls
+    return Seen(values=values, supervisor=sandbox.controls)
 
 
 def judge(seen: Seen, limits: Limits, runtime: str, channel: str) -> tuple[Control, ...]:
@@ -102,7 +90,11 @@ def judge(seen: Seen, limits: Limits, runtime: str, channel: str) -> tuple[Contr
         _expect("capabilities", seen.values, "CapEff", "0000000000000000"),
         _read_only_root(seen.values),
         _runtime(seen.values, runtime),
-        _yes("supervisor_isolation", seen.distinct_uids, "the agent and the supervisor share a uid"),
+        _yes(
+            "supervisor_isolation",
+            {"separate_uid", "warden"} <= seen.supervisor,
+            "the agent and the supervisor share a uid",
+        ),
         Control(
             name="channel", enforced=True, reason="local socket" if channel == "socket" else "the engine's exec stream"
         ),
@@ -145,7 +137,7 @@ def _network(values: Mapping[str, str]) -> Control:
 
 def _seccomp(seen: Seen) -> Control:
     found = _expect("seccomp", seen.values, "Seccomp", "2")
-    if found.enforced and not seen.seccomp_filter:
+    if found.enforced and "seccomp" not in seen.supervisor:
         return Control(name="seccomp", enforced=False, reason="the supervisor's own filter is not in force")
     return found
 

@@ -1,7 +1,7 @@
 """The named volume that brings the supervisor into any image: filled once per engine and version, digest checked.
 
-The engine re-creates a missing volume *empty* when a container names it, so what a new container will run is read back
-before it starts, while no code of anybody's has run in it.
+The engine re-creates a missing volume *empty* when a container names it. So what a new container will run is read back
+before it starts, while no code of anybody's has run in it; again whenever the volume is not the one that was read.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class SupervisorVolume:
         self._binary = binary
         self._instance = instance
         self._lock = anyio.Lock()
+        self._verified = ""
+        """When the volume was made whose content we have read back; a re-created one has another birth."""
         self.digest = hashlib.sha256(binary).hexdigest()
         self.name = f"kinfold-supervisor-{self.digest[:20]}"
 
@@ -44,17 +46,22 @@ class SupervisorVolume:
 
         Raises `StartFailed` where the volume stays wrong.
         """
-        if await self._holds(container):
+        born = await self._born()
+        if self._verified and born == self._verified:
             return
         async with self._lock:
-            if await self._holds(container):
-                return
-            await self._fill(image_id)
             if not await self._holds(container):
-                raise StartFailed(
-                    f"the volume {self.name} does not hold the supervisor after it was filled",
-                    hint=f"`docker volume rm {self.name}` and try again",
-                )
+                await self._fill(image_id)
+                if not await self._holds(container):
+                    raise StartFailed(
+                        f"the volume {self.name} does not hold the supervisor after it was filled",
+                        hint=f"`docker volume rm {self.name}` and try again",
+                    )
+            self._verified = born
+
+    async def _born(self) -> str:
+        found = await self._engine.call("look at the supervisor's volume", lambda api: api.inspect_volume(self.name))
+        return str(found.get("CreatedAt") or "")
 
     async def _holds(self, container: str) -> bool:
         digest = await self._engine.call(

@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = "sandbox_images/supervisor"
 BINARY = "platform/kinfold/_bin/kinfold-supervisor"
 IMAGES = ("base", "python", "node")
-FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-ffile-prefix-map=.=", "-static", "-s")
+FLAGS = ("-std=c11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-ffile-prefix-map=.=", "-static", "-s")
 APT_LINE = "apt-get install -y gcc libc6-dev"
 KEPT_OUTPUT = 2000
 

@@ -1,0 +1,342 @@
+/* From an EXEC frame to a program given to a shim. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "super.h"
+
+struct wanted {
+    const uint8_t *owner, *cwd;
+    uint32_t owner_length, cwd_length, argc, envc;
+    uint8_t mode;
+    struct kf_reader argv, env; /* standing at the first item */
+    uint64_t timeout_ms, idle_ms, grace_ms, keep[2], output_limit, limit[2];
+};
+
+/* Step over `count` byte strings; true: none holds a NUL (which no program could be given). */
+static bool skip_strings(struct kf_reader *r, uint32_t count, bool want_equals)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t length;
+        const uint8_t *s = kf_get_bytes(r, &length);
+        good = good && s != NULL && memchr(s, 0, length) == NULL;
+        if (good && want_equals) {
+            good = length > 0 && s[0] != '=' && memchr(s, '=', length) != NULL;
+        }
+    }
+    return good;
+}
+
+static bool decode(struct kf_reader r, struct wanted *w, const char **wrong)
+{
+    *w = (struct wanted){0};
+    w->owner = kf_get_bytes(&r, &w->owner_length);
+    w->mode = kf_get_u8(&r);
+    kf_get_u16(&r);
+    kf_get_u16(&r);
+    w->argc = kf_get_count(&r, 4);
+    w->argv = r;
+    bool argv_good = skip_strings(&r, w->argc, false);
+    w->envc = kf_get_count(&r, 4);
+    w->env = r;
+    bool env_good = skip_strings(&r, w->envc, true);
+    w->cwd = kf_get_bytes(&r, &w->cwd_length);
+    w->timeout_ms = kf_get_u64(&r);
+    w->idle_ms = kf_get_u64(&r);
+    w->grace_ms = kf_get_u64(&r);
+    w->keep[0] = kf_get_u64(&r);
+    w->keep[1] = kf_get_u64(&r);
+    w->output_limit = kf_get_u64(&r);
+    w->limit[0] = kf_get_u64(&r);
+    w->limit[1] = kf_get_u64(&r);
+    if (!kf_reader_done(&r)) {
+        return false;
+    }
+    *wrong = w->argc == 0 ? "the command is empty"
+           : !argv_good ? "an argument holds a NUL byte"
+           : !env_good ? "an environment entry is not NAME=VALUE, or holds a NUL byte"
+           : w->owner_length > MAX_OWNER ? "an owner has at most 128 bytes" : NULL;
+    return true;
+}
+
+/* ---- strings: argv, then the environment: defaults, those of init, the exec's own; a later one wins */
+
+struct env_list { const char **at; uint32_t *length; size_t count; };
+
+static void env_set(struct env_list *list, const char *entry, size_t length)
+{
+    size_t name = (size_t)((const char *)memchr(entry, '=', length) - entry) + 1;
+    size_t i = 0;
+    while (i < list->count && (list->length[i] < name || memcmp(list->at[i], entry, name) != 0)) {
+        i++;
+    }
+    list->at[i] = entry;
+    list->length[i] = (uint32_t)length;
+    list->count += i == list->count;
+}
+
+static bool env_build(struct env_list *list, const struct wanted *w)
+{
+    static char home[4200];
+    static const char *const fixed[] = {"USER=agent", "LOGNAME=agent", "TMPDIR=/tmp", "TZ=UTC",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"};
+    size_t most = w->envc + kf.config.env_count + 8;
+    list->at = calloc(most, sizeof *list->at);
+    list->length = calloc(most, sizeof *list->length);
+    list->count = 0;
+    if (list->at == NULL || list->length == NULL) {
+        return false;
+    }
+    snprintf(home, sizeof home, "HOME=%s", kf.config.home);
+    env_set(list, home, strlen(home));
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        env_set(list, fixed[i], strlen(fixed[i]));
+    }
+    for (size_t i = 0; i < kf.config.env_count; i++) {
+        env_set(list, kf.config.env[i], strlen(kf.config.env[i]));
+    }
+    struct kf_reader r = w->env;
+    for (uint32_t i = 0; i < w->envc; i++) {
+        uint32_t length;
+        const uint8_t *s = kf_get_bytes(&r, &length);
+        env_set(list, (const char *)s, length);
+    }
+    return true;
+}
+
+static char *append(char *at, const void *bytes, size_t length)
+{
+    if (length > 0) {
+        memcpy(at, bytes, length);
+    }
+    at[length] = 0;
+    return at + length + 1;
+}
+
+static struct start *start_new(const struct wanted *w)
+{
+    struct start *s = calloc(1, sizeof *s);
+    struct env_list env = {0};
+    if (s == NULL || !env_build(&env, w)) {
+        abort();
+    }
+    for (int i = 0; i < 4; i++) {
+        s->fds[i] = -1;
+    }
+    struct kf_reader r = w->argv;
+    for (uint32_t i = 0; i < w->argc; i++) {
+        uint32_t length;
+        kf_get_bytes(&r, &length);
+        s->length += length + 1;
+    }
+    for (size_t i = 0; i < env.count; i++) {
+        s->length += env.length[i] + 1;
+    }
+    char *at = s->strings = malloc(s->length);
+    if (at == NULL) {
+        abort();
+    }
+    r = w->argv;
+    for (uint32_t i = 0; i < w->argc; i++) {
+        uint32_t length;
+        const uint8_t *arg = kf_get_bytes(&r, &length);
+        at = append(at, arg, length);
+    }
+    for (size_t i = 0; i < env.count; i++) {
+        at = append(at, env.at[i], env.length[i]);
+    }
+    s->argc = (int)w->argc;
+    s->envc = (int)env.count;
+    free(env.at);
+    free(env.length);
+    return s;
+}
+
+void start_free(struct start *s)
+{
+    for (int i = 0; s != NULL && i < 4; i++) {
+        if (s->fds[i] >= 0) {
+            close(s->fds[i]);
+        }
+    }
+    if (s != NULL) {
+        free(s->strings);
+    }
+    free(s);
+}
+
+/* ---- descriptors */
+
+/* Our end does not block. Made while we are the agent for file access, so that the program may reopen /dev/stdout. */
+static bool make_pipe(int *ours, int *theirs, int our_side)
+{
+    int both[2];
+    if (pipe2(both, O_CLOEXEC) != 0) {
+        return false;
+    }
+    *ours = both[our_side];
+    *theirs = both[!our_side];
+    return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0;
+}
+
+/* Open the directory and the pipes; 0, or an error kind with errno. */
+static uint8_t open_all(struct start *s, const struct wanted *w, int ours[3])
+{
+    uint8_t kind = KF_INTERNAL;
+    bool whole = w->cwd_length == 0;
+    kf_as_agent(&kf.root);
+    s->fds[0] = kf_open_dir(&kf.root, whole ? "." : (const char *)w->cwd, whole ? 1 : w->cwd_length, &kind);
+    bool good = s->fds[0] >= 0;
+    if (good) {
+        kind = KF_BUSY;
+        good = make_pipe(&ours[1], &s->fds[2], 0) && make_pipe(&ours[2], &s->fds[3], 0);
+        if (good && (w->mode & 2)) {
+            good = make_pipe(&ours[0], &s->fds[1], 1);
+        } else if (good) {
+            good = (s->fds[1] = fcntl(kf.null, F_DUPFD_CLOEXEC, 3)) >= 0;
+        }
+    }
+    int error = errno;
+    kf_as_self(&kf.root);
+    errno = error;
+    return good ? 0 : kind;
+}
+
+/* ---- the record */
+
+static void set_up_streams(struct exec *e, const struct wanted *w, const int ours[3])
+{
+    for (int i = 0; i < 2; i++) {
+        struct stream *s = &e->out[i];
+        s->exec = e;
+        s->watch = (struct watch){.fd = ours[i + 1]};
+        ring_init(&s->ring, w->keep[i]);
+    }
+    e->in.exec = e;
+    e->in.wanted = (w->mode & 2) != 0;
+    e->in.closed = !e->in.wanted;
+    e->in.granted = STDIN_WINDOW;
+    e->in.watch.fd = -1;
+    if (e->in.wanted) {
+        input_start(e, ours[0]);
+    }
+}
+
+static struct exec *exec_new(uint64_t id, const struct wanted *w, struct start *start, const int ours[3])
+{
+    struct exec *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        abort();
+    }
+    e->id = id;
+    e->mode = w->mode;
+    memcpy(e->owner, w->owner, w->owner_length);
+    e->owner_length = w->owner_length;
+    e->start = start;
+    e->grace_ms = w->grace_ms;
+    e->output_limit = w->output_limit;
+    e->idle_timeout = w->idle_ms > NEVER / MS / 4 ? 0 : w->idle_ms * MS;
+    e->created = kf.now;
+    e->deadline = w->timeout_ms == 0 || w->timeout_ms > NEVER / MS / 4 ? NEVER : kf.now + w->timeout_ms * MS;
+    e->idle_deadline = e->idle_timeout == 0 ? NEVER : kf.now + e->idle_timeout;
+    e->drain_deadline = e->started_due = e->freeze_deadline = NEVER;
+    list_init(&e->readers);
+    list_init(&e->waiters);
+    list_init(&e->ended_link);
+    list_init(&e->dirty_link);
+    list_add(&kf.execs, &e->link);
+    kf.alive_count++;
+    set_up_streams(e, w, ours);
+    return e;
+}
+
+static bool refuse(struct channel *c, uint64_t id, uint8_t kind, int error, const char *message)
+{
+    channel_error(c, id, kind, error, message);
+    return true;
+}
+
+bool exec_request(struct channel *c, uint64_t id, const uint8_t *payload, size_t length)
+{
+    struct wanted w;
+    const char *wrong = NULL;
+    if (!decode(kf_reader(payload, length), &w, &wrong)) {
+        return false;
+    }
+    if (wrong != NULL || w.mode > 7) {
+        return refuse(c, id, KF_INVALID, 0, wrong != NULL ? wrong : "unknown mode bits");
+    }
+    if (w.mode & 4) {
+        return refuse(c, id, KF_UNSUPPORTED, 0, "terminals are not supported yet");
+    }
+    if (w.keep[0] > MAX_KEEP || w.keep[1] > MAX_KEEP) {
+        return refuse(c, id, KF_TOO_LARGE, 0, "at most 64 MiB of each stream are kept");
+    }
+    if (exec_find(id) != NULL) {
+        return refuse(c, id, KF_CONFLICT, 0, "an exec with this id is there already");
+    }
+    if (kf.alive_count >= MAX_EXECS || kf.terminating) {
+        return refuse(c, id, KF_BUSY, 0, kf.terminating ? "the supervisor is ending" : "1024 execs are running: end some");
+    }
+    int ours[3] = {-1, -1, -1};
+    struct start *start = start_new(&w);
+    uint8_t kind = open_all(start, &w, ours);
+    if (kind != 0) {
+        int error = errno;
+        for (int i = 0; i < 3; i++) {
+            if (ours[i] >= 0) {
+                close(ours[i]);
+            }
+        }
+        start_free(start);
+        return refuse(c, id, kind, error, kind == KF_BUSY ? "no descriptors are left for pipes" : "cannot enter the working directory");
+    }
+    struct exec *e = exec_new(id, &w, start, ours);
+    struct request *r = request_new(c, KF_EXEC, id, REQUEST_READER);
+    r->streaming = (w.mode & 1) != 0;
+    memcpy(r->limit, w.limit, sizeof r->limit);
+    reader_attach(r, e);
+    exec_begin(e);
+    return true;
+}
+
+/* ---- giving it to a shim */
+
+/* While all processes are stopped nothing may start, or it would run among them. */
+static bool may_start(void) { return !kf.paused && kf.freezers == 0 && !kf.terminating; }
+
+void exec_begin(struct exec *e)
+{
+    if (!may_start()) {
+        return; /* execs_begin_waiting() comes back to it */
+    }
+    struct shim *s = shim_take();
+    if (s == NULL) {
+        relief_begin(e);
+        return;
+    }
+    e->shim = s;
+    s->exec = e;
+    e->serial = ++kf.next_serial;
+    e->oom_before = cgroup_oom_kills();
+    e->started = kf.now;
+    struct shim_message m = {.kind = SHIM_START, .serial = e->serial, .a = e->start->argc, .b = e->start->envc,
+                             .n = e->start->length};
+    if (!shim_send_start(s, &m, e->start)) {
+        exec_shim_lost(e);
+    }
+}
+
+void execs_begin_waiting(void)
+{
+    LIST_EACH(l, spare, &kf.execs) {
+        struct exec *e = OWNER_OF(l, struct exec, link);
+        if (e->start != NULL && e->shim == NULL && !e->ended && may_start()) {
+            exec_begin(e);
+        }
+    }
+}

@@ -40,7 +40,9 @@ def _tables(path: Path, text: str) -> list[dict[str, Any]]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = _WHERE.search(str(error))
-        refuse(path, int(where[1]) if where else text.count("\n") + 1, f"is not TOML: {_WHERE.sub('', str(error))}")
+        refuse(
+            path, int(where[1]) if where else len(text.splitlines()) or 1, f"is not TOML: {_WHERE.sub('', str(error))}"
+        )
     except RecursionError:
         refuse(path, 1, "is nested too deeply")
     for name in document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kinfold.errors import NotFound, ToolError
+from kinfold.errors import ToolError
 from kinfold.sandbox.base import ExecRequest
 from kinfold.tools import background, exec_text, live, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
@@ -16,7 +16,6 @@ MAX_COMMAND = 120_000
 """Bytes; Linux takes no single argument of 128 KiB or more."""
 SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; else exec sh -c "$1" sh; fi'
 """The tool is named `bash`: models write for it. Images without one have their `sh` all the same."""
-CANNOT_START = (126, 127)
 
 
 class BashArguments(BaseModel):
@@ -45,12 +44,9 @@ class BashArguments(BaseModel):
 async def _call(context: ToolContext, arguments: BashArguments) -> ToolOutcome:
     if arguments.command is not None:
         return await _run(context, arguments, arguments.command)
-    try:
-        if arguments.exec_id is not None:
-            return ToolOutcome.of(await background.read_on(context, arguments.exec_id))
-        return ToolOutcome.of(await background.end(context, arguments.kill or "", GRACE))
-    except NotFound as error:
-        raise ToolError(error.message, hint="use an exec id that bash gave you in this run") from error
+    if arguments.exec_id is not None:
+        return ToolOutcome.of(await background.read_on(context, arguments.exec_id))
+    return ToolOutcome.of(await background.end(context, arguments.kill or "", GRACE))
 
 
 async def _run(context: ToolContext, arguments: BashArguments, command: str) -> ToolOutcome:
@@ -70,10 +66,7 @@ async def _run(context: ToolContext, arguments: BashArguments, command: str) -> 
     result = await live.run(context, request)
     if result.background_pids:
         context.state.exec_offsets[result.id] = (result.stdout_total, result.stderr_total)
-    text = exec_text.render(result, arguments.timeout)
-    if result.exit_code in CANNOT_START and not result.stdout and not result.stderr:
-        text += "\nnote: the shell itself may be missing: this image seems to have no `sh`"
-    return ToolOutcome.of(text)
+    return ToolOutcome.of(exec_text.render(result, arguments.timeout))
 
 
 TOOL = Tool(key="bash", words=words.beside(__file__), arguments=BashArguments, call=_call)

@@ -87,10 +87,8 @@ async def _call(context: ToolContext, arguments: CompleteArguments) -> ToolOutco
 def _objections(context: ToolContext, claims: list[str], delivery: _Delivery) -> list[str]:
     objections = []
     if context.failed_siblings:
-        calls = (
-            "another call of this step" if context.failed_siblings == 1 else f"{context.failed_siblings} other calls"
-        )
-        objections.append(f"{calls} failed")
+        count = context.failed_siblings
+        objections.append(f"{'another call' if count == 1 else f'{count} other calls'} of this step failed")
     if claims and not delivery.artifacts:
         reasons = ", ".join(f"{shown(skipped.path[:200])}: {skipped.reason}" for skipped in delivery.skipped[:20])
         objections.append(f"none of the {len(claims)} claimed paths can be delivered ({reasons})")

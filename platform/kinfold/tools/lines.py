@@ -10,7 +10,7 @@ MAX_LINE = 2_000
 
 @dataclass(slots=True, kw_only=True)
 class Window:
-    """Feed chunks, then `close`; `lines` holds the lines from `first` on, at most `limit` and `budget` bytes of them."""
+    """Feed chunks, then `close`; `lines` holds those from `first` on, at most `limit` and `budget` bytes of them."""
 
     first: int
     """1-based."""

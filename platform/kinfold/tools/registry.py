@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -105,9 +106,12 @@ async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolConte
     if fields.get("tool_call_id") is None:
         fields["tool_call_id"] = call.id
     started = time.monotonic()
-    await context.emit(ToolStarted(tool=call.name, call_id=call.id, input=call.input, **fields))
+    clean = _clean(call.input)
+    await context.emit(
+        ToolStarted(tool=call.name, call_id=call.id, input=call.input if clean is None else clean, **fields)
+    )
     try:
-        result = await _answer(tools, call, context)
+        result = await _answer(tools, call, context) if clean is None else _unsayable(call)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             await context.emit(_ended(call, True, started, type(error).__name__, fields))
@@ -138,6 +142,27 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
     if isinstance(result, Completion):
         return result
     return await spill.fit(result, tool=tool.key, budget=tool.result_budget, context=context)
+
+
+def _clean(arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """None when every string is valid text; else the input with `?` for the halves of surrogate pairs in it.
+
+    JSON can spell such a half, and nothing after us can: no file, no event, no request.
+    """
+    text = json.dumps(arguments, ensure_ascii=False, default=str)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        clean: dict[str, Any] = json.loads(text.encode("utf-8", "replace"))
+        return clean
+    return None
+
+
+def _unsayable(call: ToolCall) -> ToolOutcome:
+    return _failed(
+        f"The input of this {call.name[:64]} call was not run: it holds half of a surrogate pair, which is not text",
+        "write the character itself",
+    )
 
 
 def _failed(message: str, hint: str = "") -> ToolOutcome:

@@ -126,7 +126,9 @@ def _inspect(tag: str, api: APIClient) -> dict[str, Any]:
 
 def _pull(api: APIClient, image: str, heard: Callable[[], None]) -> str | None:
     """Pull; None when done, else why not. Calls `heard` in the event loop at every word of the registry's."""
-    repository, _, tag = image.partition(":")
+    from docker.utils import parse_repository_tag
+
+    repository, tag = parse_repository_tag(image)  # a registry's port is no tag
     for line in api.pull(repository, tag=tag or "latest", stream=True, decode=True):
         anyio.from_thread.run_sync(heard)
         if "error" in line:

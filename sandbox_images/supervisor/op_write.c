@@ -88,7 +88,7 @@ static void open_target(struct write_op *op, struct kf_slice *slice)
         fail(op, KF_INVALID, EINVAL, "the mode has bits outside 07777");
         return;
     }
-    if (op->find.slash) {
+    if (op->find.slash && !op->find.kind) {
         fail_errno(op, EISDIR);
         return;
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 
 import anyio.to_thread
@@ -43,11 +43,8 @@ class Transfer:
         if min(offset, bound) < 0:
             raise ValueError("offset and limit are not negative")
         payload = protocol.read(wire_path(where), offset=offset, limit=bound, digest=digest, credit=bound)
+        refuse_large = _refuse_large(offset) if limit is None else None
         pieces: list[bytes] = []
-
-        def refuse_large(record: Record) -> None:
-            if limit is None and record.size - offset > READ_LIMIT:
-                raise AnswerRefused
 
         def answer() -> FileBytes:
             pieces.clear()
@@ -306,6 +303,14 @@ def _if_match(expected: str | None) -> bytes | None:
     if len(raw) != 32:
         raise ValueError("if_match is a SHA-256 in hex, or 'absent'")
     return raw
+
+
+def _refuse_large(offset: int) -> Callable[[Record], None]:
+    def refuse(record: Record) -> None:
+        if record.size - offset > READ_LIMIT:
+            raise AnswerRefused
+
+    return refuse
 
 
 def _too_large(where: str) -> PathError:

@@ -25,14 +25,11 @@ STATE_VARIABLE = "KINFOLD_STATE"
 def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Where kinfold keeps what outlives a process: `$KINFOLD_STATE`, else `$XDG_STATE_HOME/kinfold`. Not created here.
 
-    Raises `ConfigError` for a relative `KINFOLD_STATE`; a relative `XDG_STATE_HOME` is ignored, as its standard says.
+    Always absolute. A relative `XDG_STATE_HOME` is ignored, as its standard says.
     """
     environ = os.environ if environ is None else environ
     if named := environ.get(STATE_VARIABLE):
-        path = Path(named).expanduser()
-        if not path.is_absolute():
-            raise ConfigError(f"{STATE_VARIABLE}={named!r} is not an absolute path", hint="name it from the root")
-        return path
+        return Path(named).absolute()
     base = Path(environ.get("XDG_STATE_HOME") or "")
     if not base.is_absolute():
         base = Path(environ.get("HOME") or Path.home()) / ".local" / "state"
@@ -69,10 +66,7 @@ class Settings(BaseModel):
     @field_validator("state_dir")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        path = path.expanduser()
-        if not path.is_absolute():
-            raise ValueError("must be an absolute path")
-        return path
+        return path.expanduser().absolute()
 
     @classmethod
     def load(

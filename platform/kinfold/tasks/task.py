@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLOSING = 60.0
-"""Seconds that closing the sandbox may take; the reaper finishes what is left then."""
+CLOSING = 90.0
+"""Seconds that closing may take, the sandbox's own minute included; the reaper finishes what is left then."""
 
 
 class ParentTask:
@@ -192,7 +192,7 @@ class ParentTask:
         return sandbox
 
     async def _own_provider(self) -> Provider:
-        from kinfold.sandbox.docker import DockerProvider
+        from kinfold.sandbox import DockerProvider
 
         return await self._stack.enter_async_context(DockerProvider())
 

@@ -1,0 +1,315 @@
+"""A parent task owns its sandbox: opened after every check, closed whatever happens, every ending a result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.unit.agent.stage import calls, complete, hang, tool
+from tests.unit.tasks.house import MemoryProvider
+
+from kinfold import ParentTask, RunLimits, SandboxSpec, run
+from kinfold.definitions import SubagentDefinition
+from kinfold.errors import ConfigError, ImageMissing, NotFound, PathError, SandboxError
+from kinfold.events import EVENT, EventBase, RunEnded, RunStarted, TaskEnded, TaskStarted, ToolStarted
+from kinfold.models.base import ModelRequest
+from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.tools.base import Tool
+
+pytestmark = pytest.mark.anyio
+GENERAL = SubagentDefinition(type="general", description="anything", tool_keys=("write_file",))
+HANG = tool("hang", hang)
+
+
+def writer(request: ModelRequest) -> ScriptedReply:
+    """Writes a file and delivers it."""
+    step = calls(("write_file", {"path": "a.txt", "content": "A"}))
+    return step if request.step == 1 else complete("made it", "a.txt")
+
+
+def delegating(request: ModelRequest) -> ScriptedReply:
+    """A main agent with two subagents, each of which writes."""
+    if request.run_kind == "subagent":
+        return (
+            calls(("write_file", {"path": f"{request.label}.txt", "content": "x"})) if request.step == 1 else complete()
+        )
+    work = [("task", {"subagent_type": "general", "description": name, "prompt": name}) for name in ("one", "two")]
+    return calls(*work) if request.step == 1 else complete("both done", "one.txt")
+
+
+def hanging(request: ModelRequest) -> ScriptedReply:
+    return calls(("hang", {}))
+
+
+def parent(model: Any, provider: MemoryProvider, **more: Any) -> ParentTask:
+    tools: tuple[Tool, ...] = (HANG,)
+    return ParentTask("do it", **{"model": ScriptedModel(model), "provider": provider, "tools": tools, **more})
+
+
+async def started(task: ParentTask) -> None:
+    """Until a tool call runs."""
+    async for event in task.follow():
+        if isinstance(event, ToolStarted):
+            return
+
+
+async def test_run_opens_a_sandbox_runs_the_prompt_and_closes_it() -> None:
+    provider = MemoryProvider()
+    result = await run("do it", model=ScriptedModel(writer), provider=provider)
+    assert (result.status, result.ended_by, result.summary, result.steps) == ("completed", "complete", "made it", 2)
+    assert [artifact.path for artifact in result.artifacts] == ["/workspace/a.txt"]
+    assert provider.all_closed
+
+
+async def test_events_are_numbered_and_stamped_and_the_file_holds_the_same(own_state: Path) -> None:
+    provider = MemoryProvider()
+    async with parent(delegating, provider, definitions=(GENERAL,)) as task:
+        await task.start()
+        events = [event async for event in task.follow()]
+        again = [event async for event in task.follow(after=events[4].seq)]
+        assert again == events[5:]
+        await task.wait()
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert all(event.at.endswith("Z") and event.task_id == task.id for event in events)
+    assert isinstance(events[0], TaskStarted)
+    assert [type(event) for event in events].count(TaskEnded) == 1
+    assert isinstance(events[-1], TaskEnded)
+    runs = [event.run_id for event in events if isinstance(event, RunStarted)]
+    assert len(runs) == 3
+    assert sorted(event.run_id for event in events if isinstance(event, RunEnded)) == sorted(runs)
+    path = own_state / "tasks" / task.id / "events.jsonl"
+    assert [EVENT.validate_python(json.loads(line)) for line in path.read_text().splitlines()] == events
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+async def test_usage_is_the_main_agents_and_all_subagents() -> None:
+    result = await run("x", model=ScriptedModel(delegating), provider=MemoryProvider(), definitions=(GENERAL,))
+    assert len(result.records) == 2
+    of_subagents = sum(record.usage.total_tokens for record in result.records)
+    assert 0 < of_subagents < result.usage.total_tokens
+    assert result.cost is None
+
+
+async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:
+    seen: list[set[str]] = []
+
+    def look(request: ModelRequest) -> ScriptedReply:
+        seen.append({spec.name for spec in request.tools})
+        return complete("looked")
+
+    await run("x", model=ScriptedModel(look), provider=MemoryProvider(), definitions=())
+    await run("x", model=ScriptedModel(look), provider=MemoryProvider(), definitions=(GENERAL,))
+    assert ["task" in names for names in seen] == [False, True]
+    assert {"bash", "edit_file", "complete"} <= seen[0]
+
+
+UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "agents.toml:3"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"prompt": "  "}, "prompt is empty"),
+        ({"timezone": "Mars/Olympus"}, "unknown time zone"),
+        ({"user_id": ""}, "user id is empty"),
+        ({"model": "gpt-nine"}, "unknown model"),
+        ({"definitions": (UNKNOWN,)}, "agents.toml:3"),
+        ({"definitions": (GENERAL, GENERAL)}, "two subagent definitions"),
+        ({"tools": (tool("bash", hang),)}, "'bash' is taken"),
+        ({"workspace": "here", "spec": SandboxSpec(workspace="there")}, "two workspaces"),
+        ({"out": "a_file"}, "cannot be the output directory"),
+        ({"out": "ws/out", "workspace": "ws"}, "inside the workspace"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else ",".join(value),
+)
+async def test_what_cannot_be_right_is_a_config_error_before_any_container(
+    asked: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_state: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
+    (tmp_path / "ws").mkdir()
+    provider = MemoryProvider()
+    with pytest.raises(ConfigError, match=says) as error:
+        await run(asked.pop("prompt", "x"), **{"model": ScriptedModel(writer), "provider": provider, **asked})
+    assert error.value.hint
+    assert provider.made == []
+    assert not (own_state / "tasks").exists()
+
+
+async def test_a_sandbox_that_cannot_be_had_is_raised_and_leaves_nothing(own_state: Path) -> None:
+    with pytest.raises(ImageMissing):
+        await run("x", model=ScriptedModel(writer), provider=MemoryProvider(ImageMissing("no image")))
+    assert list((own_state / "tasks").iterdir()) == []
+
+
+async def test_a_state_directory_that_cannot_be_written_is_a_config_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KINFOLD_STATE", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="event log"):
+        await run("x", model=ScriptedModel(writer), provider=MemoryProvider())
+
+
+async def test_leaving_the_block_ends_what_runs_and_closes() -> None:
+    provider = MemoryProvider()
+    task = parent(hanging, provider)
+
+    async def work() -> None:
+        async with task:
+            await task.start()
+            await started(task)
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        await work()
+    assert provider.all_closed
+    assert (task.result.ended_by, task.result.status) == ("cancelled", "aborted")
+
+
+async def test_a_cancelled_caller_still_closes() -> None:
+    provider = MemoryProvider()
+    with anyio.move_on_after(0.2) as scope:
+        await run("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,))
+    assert scope.cancelled_caught
+    assert provider.all_closed
+    # and by asyncio's own means, which is how Ctrl-C arrives
+    other = asyncio.create_task(run("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,)))
+    await anyio.sleep(0.2)
+    other.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await other
+    assert len(provider.made) == 2
+    assert provider.all_closed
+
+
+async def test_cancel_ends_the_task_and_its_result_says_so() -> None:
+    provider = MemoryProvider()
+    async with parent(hanging, provider) as task:
+        await task.start()
+        await started(task)
+        with pytest.raises(NotFound):
+            await task.cancel("run_nowhere")
+        with pytest.raises(NotFound, match="no result yet"):
+            _ = task.result
+        await task.cancel()
+        result = await task.wait()
+        assert provider.made[0].closed == 0
+    assert (result.ended_by, result.status) == ("cancelled", "aborted")
+    assert provider.all_closed
+
+
+async def test_sigterm_ends_the_task_by_interrupted_and_is_given_back() -> None:
+    provider = MemoryProvider()
+    async with parent(hanging, provider) as task:
+        await task.start()
+        await started(task)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with anyio.fail_after(5):
+            result = await task.wait()
+    assert (result.ended_by, result.status) == ("interrupted", "error")
+    assert provider.all_closed
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_sigterm_while_the_sandbox_opens_ends_the_process_as_its_default_would() -> None:
+    class Slow(MemoryProvider):
+        async def create(self, spec: SandboxSpec) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep(30)
+
+    with pytest.raises(SystemExit) as ended:
+        await run("x", model=ScriptedModel(writer), provider=Slow())
+    assert ended.value.code == 143
+
+
+async def test_somebody_elses_sigterm_handler_stays_in_charge() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: heard.append(signum))
+    try:
+        async with parent(hanging, MemoryProvider()) as task:
+            await task.start()
+            await started(task)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep(0.05)
+            assert heard == [signal.SIGTERM]
+            await task.cancel()
+            assert (await task.wait()).ended_by == "cancelled"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def test_an_artifact_is_read_back_against_its_digest() -> None:
+    provider = MemoryProvider()
+    async with parent(writer, provider) as task:
+        await task.start()
+        result = await task.wait()
+        (artifact,) = result.artifacts
+        assert await task.read(artifact) == b"A"
+        assert await task.read("a.txt") == b"A"
+        provider.made[0].files["/workspace/a.txt"] = b"B"
+        with pytest.raises(PathError, match="changed since"):
+            await task.read(artifact)
+
+
+async def test_limits_hold_for_the_main_agent() -> None:
+    result = await run(
+        "x", model=ScriptedModel(writer), provider=MemoryProvider(), limits=RunLimits(max_steps=1), definitions=()
+    )
+    assert result.ended_by == "step_limit"
+
+
+async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
+    def blab(request: ModelRequest) -> ScriptedReply:
+        return calls(("write_file", {"path": "a", "content": 'hunter"2 is it'})) if request.step == 1 else complete()
+
+    provider = MemoryProvider()
+    async with parent(blab, provider, spec=SandboxSpec(secrets={"KEY": 'hunter"2'})) as task:
+        await task.start()
+        events = [event async for event in task.follow()]
+    (started_,) = [e for e in events if isinstance(e, ToolStarted) and e.tool == "write_file"]
+    assert started_.input["content"] == "[secret] is it"
+    assert "hunter" not in (own_state / "tasks" / task.id / "events.jsonl").read_text()
+    assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
+
+
+async def test_a_sandbox_that_does_not_close_is_said_in_the_result() -> None:
+    provider = MemoryProvider()
+
+    async def refuse() -> None:
+        raise SandboxError("the engine went away")
+
+    async with parent(writer, provider) as task:
+        await task.start()
+        provider.made[0].aclose = refuse  # type: ignore[method-assign]
+        await task.wait()
+    assert any("the engine went away" in warning and "kinfold reap" in warning for warning in task.result.warnings)
+
+
+async def test_a_full_disk_gives_up_the_file_and_not_the_task(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    provider = MemoryProvider()
+    async with parent(writer, provider) as task:
+        await task.start()
+        monkeypatch.setattr("kinfold.tasks.log.os.write", full)
+        result = await task.wait()
+        events = [event async for event in task.follow()]
+    assert result.ended_by == "complete"
+    assert isinstance(events[-1], TaskEnded)
+
+
+def test_every_event_class_is_in_the_union() -> None:
+    from typing import get_args
+
+    from kinfold.events import Event
+
+    union = get_args(get_args(Event)[0])
+    assert set(EventBase.__subclasses__()) == set(union)

@@ -10,21 +10,27 @@ from kinfold.errors import ConfigError
 if TYPE_CHECKING:
     from kinfold.models.base import Model
 
-__all__ = ["resolve"]
+__all__ = ["LINES", "resolve"]
 
-_ALLOWED = "use `scripted:FILE`, `anthropic:NAME` or a bare name that begins with `claude-`"
+LINES = {
+    "fable": "claude-fable-5-1",
+    "opus": "claude-opus-5-5",
+    "sonnet": "claude-sonnet-5-5",
+    "haiku": "claude-haiku-5-5",
+}
+"""What agent files of other tools call a line of models, and the model that it means as of autumn 2026."""
+_ALLOWED = f"use `scripted:FILE`, `anthropic:NAME`, a bare name that begins with `claude-`, or {', '.join(LINES)}"
 
 
 def resolve(name: str) -> Model:
-    """The model called `name`: `scripted:FILE`, `anthropic:NAME` or a bare `claude-…` name.
+    """The model called `name`: `scripted:FILE`, `anthropic:NAME`, a bare `claude-…` name, or a line as in `LINES`.
 
     Raises `ConfigError` for any other name, for a script that cannot be used and for a missing key. Nothing heavy is
     imported before it is needed.
     """
-    kind, colon, rest = name.strip().partition(":")
-    if not colon and kind.startswith("claude-"):
-        kind, rest = "anthropic", kind
-    if kind not in ("scripted", "anthropic", "cassette") or not (colon or kind == "anthropic"):
+    bare = LINES.get(name.strip(), name.strip())
+    kind, colon, rest = (f"anthropic:{bare}" if bare.startswith("claude-") else bare).partition(":")
+    if kind not in ("scripted", "anthropic", "cassette") or not colon:
         raise ConfigError(f"unknown model {name!r}", hint=_ALLOWED)
     if kind == "cassette":
         raise ConfigError(f"model {name!r}: cassettes cannot be recorded or replayed yet", hint=_ALLOWED)

@@ -17,10 +17,11 @@ class Interruption:
 
     where: Where
     how: Literal["cut", "error", "stall", "end"] = "cut"
-    """`cut`: the connection breaks; `error`: an error event; `stall`: nothing but pings, until the client leaves;
-    `end`: the stream ends in good order, without the events that are still due."""
+    """`cut`: the connection breaks; `error`: an error event; `stall`: nothing but `stall_event`, until the client
+    leaves; `end`: the stream ends in good order, without the events that are still due."""
     error_type: str = "overloaded_error"
     error_message: str = "Overloaded"
+    stall_event: Mapping[str, Any] = field(default_factory=lambda: {"type": "ping"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ _KNOWN = frozenset({
     "metadata", "stop_sequences", "cache_control", "service_tier",
 })  # fmt: skip
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_SERVER_TOOL = re.compile(r"server_tool_use|\w+_tool_result")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _UNCACHEABLE = ("thinking", "redacted_thinking")
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -39,7 +40,8 @@ def validate(body: object, *, refuses_forced_tools: bool = False) -> None:
     messages = _messages(body)
     _breakpoints(body, messages)
     _pairs(messages)
-    if messages[-1]["role"] == "assistant":
+    # A turn of server tools that the service paused is sent back as it is, and goes on from there.
+    if messages[-1]["role"] == "assistant" and not _SERVER_TOOL.fullmatch(messages[-1]["content"][-1]["type"]):
         raise Invalid(
             "This model does not support assistant message prefill. The conversation must end with a user message."
         )

@@ -35,8 +35,8 @@ __all__ = [
 ]  # fmt: skip
 
 Script = Iterable[Outcome] | Callable[[Mapping[str, Any]], Outcome]
-STALL_PING = 0.02
-"""Seconds between the pings of a stalled stream; the real service pings every few seconds."""
+STALL_PAUSE = 0.02
+"""Seconds between the events of a stalled stream; the real service pings every few seconds."""
 
 
 class MessagesApi:
@@ -175,16 +175,16 @@ class MessagesApi:
             await exchange.end()
         elif stop.how == "stall":
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_ping, exchange)
+                tasks.start_soon(_repeat, exchange, encode(stop.stall_event))
                 await exchange.client_left()
                 tasks.cancel_scope.cancel()
         # Else the connection closes behind what was sent, without the end that its encoding promises.
 
 
-async def _ping(exchange: Exchange) -> None:
+async def _repeat(exchange: Exchange, event: bytes) -> None:
     while True:
-        await exchange.send(encode({"type": "ping"}))
-        await anyio.sleep(STALL_PING)
+        await exchange.send(event)
+        await anyio.sleep(STALL_PAUSE)
 
 
 def _bad_request(message: str) -> Refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from tests.unit.models.asking import Ask, Clock, MakeModel, question, reply_in
 
@@ -242,12 +243,14 @@ async def test_a_completed_call_is_not_asked_for_again(model_of: MakeModel, ask:
     assert len(api.requests) == 1
 
 
-async def test_a_stream_of_pings_alone_is_dead_after_the_idle_timeout(
-    model_of: MakeModel, ask: Ask, clock: Clock
+@pytest.mark.parametrize("kind", ["ping", "an_event_of_next_year"])
+async def test_a_stream_that_makes_no_progress_is_dead_after_the_idle_timeout(
+    kind: str, model_of: MakeModel, ask: Ask
 ) -> None:
-    stalled = Answer.text("half a te", interruption=Interruption(where="inside_block", how="stall"))
-    async with MessagesApi([stalled, FINE]) as api:
-        events = await ask(model_of(api, idle_timeout=0.3))
+    stop = Interruption(where="inside_block", how="stall", stall_event={"type": kind})
+    async with MessagesApi([Answer.text("half a te", interruption=stop), FINE]) as api:
+        with anyio.fail_after(20):
+            events = await ask(model_of(api, idle_timeout=0.3))
     (notice,) = notices(events)
     assert "no progress for 0.3 s" in notice.reason
     assert isinstance(events[0], TextChunk)

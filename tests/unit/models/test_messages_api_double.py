@@ -37,6 +37,7 @@ def answered(*blocks: dict[str, Any]) -> dict[str, Any]:
         [USER, said(CALL, {**CALL, "id": "toolu_b"}), answered({**RESULT, "tool_use_id": "toolu_b"}, RESULT)],
         [USER, said(CALL), answered(RESULT), answered(TEXT)],
         [USER, said(CALL), answered(RESULT), said(TEXT), USER],
+        [USER, said(TEXT, {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}})],
     ],
 )
 def test_a_right_conversation_is_taken(messages: list[dict[str, Any]]) -> None:

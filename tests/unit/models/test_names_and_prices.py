@@ -7,7 +7,7 @@ from tests.unit.models.asking import question
 
 from kinfold.errors import ConfigError
 from kinfold.messages import ImageBlock, Message, TextBlock, ToolCall, ToolResult, Usage
-from kinfold.models import estimate, resolve
+from kinfold.models import LINES, estimate, resolve
 from kinfold.models.pricing import cost_usd
 
 MILLION = 1_000_000
@@ -33,6 +33,13 @@ def test_a_cassette_says_that_it_is_not_there_yet() -> None:
 def test_a_bare_and_a_full_name_are_the_same_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
     assert resolve(name).name == "claude-opus-5"
+
+
+@pytest.mark.parametrize("line", sorted(LINES))
+def test_a_line_of_models_means_one_whose_price_is_known(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
+    assert resolve(line).name == LINES[line]
+    assert cost_usd(LINES[line], Usage(input_tokens=1)) is not None
 
 
 @pytest.mark.parametrize(

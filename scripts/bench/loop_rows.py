@@ -8,6 +8,9 @@ import tempfile
 from pathlib import Path
 
 import anyio
+from measure import Row, paired
+from pydantic import BaseModel
+
 from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput
@@ -17,8 +20,6 @@ from kinfold.models.scripted import ScriptedCall, ScriptedModel, ScriptedReply
 from kinfold.sandbox import LocalProvider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
-from measure import Row, paired
-from pydantic import BaseModel
 
 STEPS = 50
 SUBAGENTS = 200

@@ -48,3 +48,12 @@ async def paired(contestants: Mapping[str, Work], *, rounds: int, warmup: int = 
             if index >= warmup:
                 seconds[name].append(elapsed)
     return seconds
+
+
+def blocking(work: Callable[[], object]) -> Work:
+    """A blocking call as a contestant: made in this thread, for a worker thread would add its own cost."""
+
+    async def call() -> object:
+        return work()
+
+    return call

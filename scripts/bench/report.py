@@ -60,7 +60,7 @@ def table(rows: Sequence[Row]) -> str:
                 f"| {len(row.seconds[contestant])} | {ratio} | {row.bar if index == 0 else ''} |"
             )
     notes = [f"- {row.name}: {row.note}" for row in rows if row.note]
-    return "\n".join(lines + ["", *notes])
+    return "\n".join([*lines, "", *notes])
 
 
 def write(name: str, title: str, rows: Sequence[Row]) -> Path:

@@ -5,38 +5,17 @@ from __future__ import annotations
 import functools
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 
-import anyio
 import docker
 from docker.models.containers import Container
+from measure import Row, blocking, paired
+
 from kinfold.sandbox import DockerProvider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
-from measure import Row, Work, paired
 
 IMAGE = "kinfold/base"
 MIB = 1024 * 1024
-
-
-def threaded(work: Callable[[], object]) -> Work:
-    """A blocking call as a contestant: run in this thread, for a worker thread would add its own cost."""
-
-    async def call() -> object:
-        return work()
-
-    return call
-
-
-def repeated(work: Callable[[], Awaitable[object]], times: int) -> Work:
-    """`times` calls as one round, for what is too quick to time alone."""
-
-    async def call() -> None:
-        for _ in range(times):
-            await work()
-
-    return call
 
 
 def engine_exec(container: Container, *command: str) -> Callable[[], object]:
@@ -51,12 +30,12 @@ async def exec_row(sockets: Sandbox, engine: Sandbox, container: Container) -> R
         {
             "kinfold, local socket": lambda: sockets.exec(["true"]),
             "kinfold, engine stream": lambda: engine.exec(["true"]),
-            "bare host subprocess": threaded(lambda: subprocess.run([true], check=True, capture_output=True)),
+            "bare host subprocess": blocking(lambda: subprocess.run([true], check=True, capture_output=True)),
         },
         rounds=400,
         warmup=20,
     )
-    slow = await paired({"engine exec (SDK)": threaded(engine_exec(container, "true"))}, rounds=30, warmup=2)
+    slow = await paired({"engine exec (SDK)": blocking(engine_exec(container, "true"))}, rounds=30, warmup=2)
     bar = "≤ 1.5 × a host subprocess by socket, ≤ 1.9 × by engine stream; ≥ 30 × faster than the engine's exec"
     return Row(name='exec `["true"]`', bar=bar, seconds={**seconds, **slow})
 
@@ -66,7 +45,7 @@ async def file_rows(sockets: Sandbox, engine: Sandbox, container: Container) -> 
     data = b"x" * 1024
     await sockets.write("small.txt", data)
     await engine.write("small.txt", data)
-    slow = await paired({"engine exec of cat": threaded(engine_exec(container, "cat", "/etc/hostname"))}, rounds=20)
+    slow = await paired({"engine exec of cat": blocking(engine_exec(container, "cat", "/etc/hostname"))}, rounds=20)
     rows = []
     for name, work in (
         ("read 1 KiB", lambda box: box.read("small.txt")),
@@ -113,7 +92,7 @@ async def bulk_rows(sockets: Sandbox, engine: Sandbox, container: Container) -> 
 
     read = await paired(
         {"kinfold, local socket": lambda: drain(sockets), "kinfold, engine stream": lambda: drain(engine),
-         "engine's plain stream": threaded(plain)},
+         "engine's plain stream": blocking(plain)},
         rounds=5, warmup=1,
     )  # fmt: skip
     write = await paired(
@@ -139,7 +118,7 @@ async def flood_row(sockets: Sandbox) -> Row:
     seconds = await paired(
         {
             "kinfold": lambda: sockets.exec(command, timeout=60),
-            "host pipe into cat": threaded(lambda: subprocess.run(host, check=True)),
+            "host pipe into cat": blocking(lambda: subprocess.run(host, check=True)),
         },
         rounds=3,
         warmup=1,
@@ -165,7 +144,7 @@ async def cold_row(client: docker.DockerClient) -> Row:
             container.wait()
 
         try:
-            seconds = await paired({"kinfold": ours, "bare engine run of true": threaded(theirs)}, rounds=12, warmup=2)
+            seconds = await paired({"kinfold": ours, "bare engine run of true": blocking(theirs)}, rounds=12, warmup=2)
         finally:
             for sandbox in created:
                 await sandbox.aclose()
@@ -179,15 +158,16 @@ async def sandbox_rows() -> list[Row]:
     client = docker.from_env()
     container = client.containers.run(IMAGE, ["sleep", "600"], detach=True, network_mode="none", init=True)
     try:
-        async with DockerProvider(channel="socket") as by_socket, DockerProvider(channel="engine") as by_engine:
-            async with (
-                await by_socket.create(SandboxSpec(image=IMAGE, keep=0)) as sockets,
-                await by_engine.create(SandboxSpec(image=IMAGE, keep=0)) as engine,
-            ):
-                rows = [await exec_row(sockets, engine, container), *await file_rows(sockets, engine, container)]
-                rows.append(await stat_many_row(sockets, engine))
-                rows += await bulk_rows(sockets, engine, container)
-                rows.append(await flood_row(sockets))
+        async with (
+            DockerProvider(channel="socket") as by_socket,
+            DockerProvider(channel="engine") as by_engine,
+            await by_socket.create(SandboxSpec(image=IMAGE, keep=0)) as sockets,
+            await by_engine.create(SandboxSpec(image=IMAGE, keep=0)) as engine,
+        ):
+            rows = [await exec_row(sockets, engine, container), *await file_rows(sockets, engine, container)]
+            rows.append(await stat_many_row(sockets, engine))
+            rows += await bulk_rows(sockets, engine, container)
+            rows.append(await flood_row(sockets))
         rows.append(await cold_row(client))
     finally:
         container.remove(force=True)

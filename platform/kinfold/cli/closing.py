@@ -43,22 +43,23 @@ def _show_artifacts(artifacts: list[Artifact], owners: dict[str, str]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in (("artifact", "left"), ("size", "right"), ("type", "left"), ("change", "left")):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]  # rich wants literals
-    table.add_column("sha256", no_wrap=True)
-    table.add_column("delivered by", overflow="fold")
+    table.add_column("artifact", overflow="fold", min_width=12)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for heading in ("type", "change", "sha256"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("delivered by", overflow="ellipsis", no_wrap=True)
     for artifact in sorted(artifacts, key=lambda artifact: artifact.path):
         cells = (
             printable(artifact.path),
             f"{artifact.size:,}",
             artifact.fs_type,
             artifact.change,
-            (artifact.sha256 or "")[:12],
+            (artifact.sha256 or "")[:8],
             printable(owners.get(artifact.path, "main")),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console(highlight=False)
-    console.print(table, crop=False, soft_wrap=not console.is_terminal)
+    terminal = sys.stdout.isatty()
+    Console(highlight=False, width=None if terminal else 200).print(table)
 
 
 def _closing_line(result: TaskResult) -> str:

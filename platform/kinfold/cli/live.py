@@ -56,7 +56,7 @@ class LineView:
 
     def __init__(self, *, verbose: bool) -> None:
         self.state = TreeState()
-        self._verbose = verbose
+        self._words = Words(verbose=verbose)
 
     def __enter__(self) -> Self:
         return self
@@ -67,10 +67,9 @@ class LineView:
         sys.stderr.flush()
 
     def show(self, event: EventBase) -> None:
-        """Write a line for what a person waits for."""
+        """Write the lines for what a person waits for."""
         self.state.apply(event)
-        line = describe(event, verbose=self._verbose)
-        if line:
+        for line in self._words.lines(event):
             print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -83,6 +82,7 @@ class TreeView:
 
         self.state = TreeState()
         self._verbose = verbose
+        self._words = Words(verbose=True)
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, get_renderable=self._draw)
 
@@ -98,10 +98,8 @@ class TreeView:
     def show(self, event: EventBase) -> None:
         """Fold the event in; the tree redraws itself."""
         self.state.apply(event)
-        if self._verbose:
-            line = describe(event, verbose=True)
-            if line:
-                self._console.print(printable(line), markup=False)
+        for line in self._words.lines(event) if self._verbose else ():
+            self._console.print(printable(line), markup=False)
 
     def _draw(self) -> Tree:
         from rich.text import Text
@@ -114,6 +112,24 @@ class TreeView:
         for line in self.state.subagents.values():
             tree.add(Text(describe_run(line, now)))
         return tree
+
+
+class Words:
+    """Events as lines; what an agent says is held back until it is a sentence, for it arrives in crumbs."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._verbose = verbose
+        self._said: dict[str, list[str]] = {}
+
+    def lines(self, event: EventBase) -> list[str]:
+        """The lines that this event completes."""
+        if isinstance(event, TextDelta):
+            self._said.setdefault(event.run_id, []).append(event.text)
+            return []
+        said = _short("".join(self._said.pop(event.run_id, ())))
+        lines = [f"  {event.label or 'main'}: {said}"] if said and self._verbose else []
+        line = describe(event, verbose=self._verbose)
+        return [*lines, line] if line else lines
 
 
 def choose_view(*, json: bool, verbose: bool) -> View:
@@ -150,8 +166,6 @@ def describe(event: EventBase, *, verbose: bool) -> str:
             return f"  {who}: {tool} {_short(str(arguments))}"
         case ToolEnded(tool=tool, is_error=failed, preview=preview) if verbose:
             return f"  {who}: {tool} {'failed' if failed else 'done'}: {_short(preview)}"
-        case TextDelta(text=text) if verbose and text.strip():
-            return f"  {who}: {_short(text)}"
         case _:
             return ""
 

@@ -37,8 +37,8 @@ def own_tree() -> Path:
 def stage(source: Path, target: Path) -> None:
     """Copy `source` to `target/tree` and plant the failing test beside it.
 
-    Hidden entries and build leftovers stay out; links are copied as links. Raises `ConfigError` for what is no directory
-    or larger than 512 MiB.
+    Hidden entries and build leftovers stay out; links are copied as links. Raises `ConfigError` for what is no
+    directory or larger than 512 MiB.
     """
     if not source.is_dir():
         raise ConfigError(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = MIB
 """Of each stream, in one call; what is beyond it comes with the next."""
-KILLED_WAIT = 5.0
-"""Seconds to take leave of an exec that is proved dead."""
+LEAVE_TIMEOUT = 5.0
+"""Seconds to fetch the last words of an exec that is proved dead."""
 
 _STATES = {
     "running": "its command still runs",
@@ -43,15 +43,18 @@ async def read_on(context: ToolContext, exec_id: str) -> str:
 
 
 async def end(context: ToolContext, exec_id: str, grace: float) -> str:
-    """Kill what runs of it, with proof. Raises `ToolError` for what is not this run's exec."""
+    """Kill what runs of it, with proof, and give what it printed last. Raises `ToolError` as `read_on` does."""
     info = await _own(context, exec_id)
     if info.state == "ended":
         return f"{exec_id}: {_STATES['ended']} already"
-    process = await context.sandbox.attach(exec_id, (info.stdout_total, info.stderr_total))
+    process = await context.sandbox.attach(exec_id, context.state.exec_offsets.pop(exec_id, (0, 0)))
     ended = await process.kill(grace)
-    with anyio.move_on_after(KILLED_WAIT):
-        await process.wait()
-    return f"{exec_id}: ended; {ended.killed} processes had to be killed, {ended.survivors} are left"
+    parts = [f"{exec_id}: ended ({ended.killed} processes had to be killed, {ended.survivors} are left)"]
+    with anyio.move_on_after(LEAVE_TIMEOUT):
+        result = await process.wait()
+        parts += [f"stdout since:\n{result.stdout_text}"] if result.stdout else []
+        parts += [f"stderr since:\n{result.stderr_text}"] if result.stderr else []
+    return "\n".join(parts)
 
 
 async def _own(context: ToolContext, exec_id: str) -> ExecInfo:

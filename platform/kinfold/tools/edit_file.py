@@ -98,7 +98,7 @@ def _line_numbers(text: str, old: str) -> str:
 
 def _surroundings(text: str, at: int, length: int) -> str:
     """The new text with a few lines around it, numbered as read_file does."""
-    lines = text.split("\n")
+    lines = text.removesuffix("\n").split("\n")
     first = max(text.count("\n", 0, at) - CONTEXT_LINES, 0)
     last = text.count("\n", 0, at + length) + CONTEXT_LINES
     rows = [f"{number + 1:>6}\t{lines[number].rstrip(chr(13))}" for number in range(first, min(last + 1, len(lines)))]

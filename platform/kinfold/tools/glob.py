@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kinfold.errors import ToolError
 from kinfold.sandbox.base import FileStat
 from kinfold.sandbox.workspace import normalize
-from kinfold.tools import words
+from kinfold.tools import directory, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 from kinfold.tools.names import shown
 from kinfold.tools.patterns import MAX_PATTERN, Pattern
@@ -31,7 +31,7 @@ class GlobArguments(BaseModel):
 
 async def _call(context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
     root = normalize(arguments.path)
-    found, complete = await matching(context, root, arguments.pattern)
+    root, found, complete = await matching(context, root, arguments.pattern)
     found.sort(key=lambda entry: (-entry.mtime_ns, entry.path))
     lines = [shown(_below(root, entry)) for entry in found[:MAX_RESULTS]]
     if not found:
@@ -45,8 +45,8 @@ async def _call(context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
     return ToolOutcome.of("\n".join(lines))
 
 
-async def matching(context: ToolContext, root: str, pattern: str) -> tuple[list[FileStat], bool]:
-    """Files and links beneath the absolute directory `root` that match, and whether everything was looked at.
+async def matching(context: ToolContext, root: str, pattern: str) -> tuple[str, list[FileStat], bool]:
+    """Where `root` really is, the files and links beneath it that match, and whether everything was looked at.
 
     Raises `ToolError` for a pattern that is none, `PathError` for the directory.
     """
@@ -54,13 +54,13 @@ async def matching(context: ToolContext, root: str, pattern: str) -> tuple[list[
         compiled = Pattern(pattern)
     except ValueError as error:
         raise ToolError(str(error), hint="simplify the pattern") from error
-    listing = await context.sandbox.list(root, depth=ALL_LEVELS, max_entries=MAX_SEEN)
+    root, listing = await directory.entries(context, root, depth=ALL_LEVELS, max_entries=MAX_SEEN)
     found = [
         entry
         for entry in listing.entries
         if entry.type in ("file", "symlink") and compiled.matches(_below(root, entry))
     ]
-    return found, not listing.truncated
+    return root, found, not listing.truncated
 
 
 def _below(root: str, entry: FileStat) -> str:

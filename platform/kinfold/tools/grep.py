@@ -100,7 +100,7 @@ async def _files(context: ToolContext, arguments: GrepArguments) -> list[str] | 
     """For a grep that knows no file patterns: which files to look at. None: everything."""
     if arguments.glob is None:
         return None
-    found, _ = await matching(context, normalize(arguments.path), arguments.glob)
+    _, found, _ = await matching(context, normalize(arguments.path), arguments.glob)
     if len(found) > MAX_FILES:
         raise ToolError(
             f"{arguments.glob!r} matches {len(found):,} files; this image's grep can be given {MAX_FILES:,}",

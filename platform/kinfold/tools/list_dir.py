@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kinfold.sandbox.base import FileStat, Listing
 from kinfold.sandbox.workspace import normalize
-from kinfold.tools import words
+from kinfold.tools import directory, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 from kinfold.tools.names import shown
 
@@ -28,8 +28,7 @@ async def _call(context: ToolContext, arguments: ListDirArguments) -> ToolOutcom
 
 async def listed(context: ToolContext, path: str, depth: int = 1) -> str:
     """The directory at the absolute `path` as text, one entry a line. Raises `PathError`."""
-    listing = await context.sandbox.list(path, depth=depth, max_entries=MAX_ENTRIES)
-    return _render(path, listing)
+    return _render(*await directory.entries(context, path, depth=depth, max_entries=MAX_ENTRIES))
 
 
 def _render(path: str, listing: Listing) -> str:

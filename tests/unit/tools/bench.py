@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,9 +55,10 @@ class Bench:
         self.state = RunState()
         self.events: list[Any] = []
         self.run_id = run_id
+        self.on_event: Callable[[EventBase], None] = self.events.append
 
     async def _emit(self, event: EventBase) -> None:
-        self.events.append(event)
+        self.on_event(event)
 
     def make(self, *, spawn: Spawn | None = None, failed_siblings: int = 0, **fields: Any) -> ToolContext:
         """The context of one call of the run."""

@@ -66,8 +66,10 @@ static enum kf_step finish(struct read_op *op, struct kf_run *run)
 static enum kf_step send_chunk(struct read_op *op, struct kf_run *run)
 {
     static uint8_t chunk[CHUNK];
-    uint64_t most = op->limit - op->sent, at = op->offset + op->sent;
-    if (most == 0 || at > INT64_MAX)
+    uint64_t most = op->limit - op->sent, at = op->offset + op->sent, last = INT64_MAX;
+    if (most > last - at)
+        most = last - at; /* no file reaches further, and pread refuses to try */
+    if (most == 0)
         return finish(op, run);
     if (op->credit <= op->sent)
         return KF_WAIT;

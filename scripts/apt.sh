@@ -31,9 +31,9 @@ apt_install() {
         die "missing here: $* (and neither root nor a password-free sudo to install it)" "sudo apt-get install -y $*"
     fi
     say "installing $*"
-    if [ -z "${KINFOLD_APT_UPDATED:-}" ]; then
+    if [ -z "${SETUP_APT_UPDATED:-}" ]; then
         as_root apt-get update -qq || say "apt-get update failed; trying with the lists there are"
-        export KINFOLD_APT_UPDATED=1
+        export SETUP_APT_UPDATED=1
     fi
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
         die "apt-get could not install: $*" "apt-get update && apt-get install -y $*"

@@ -174,17 +174,17 @@ class MessagesApi:
         elif stop.how == "end":
             await exchange.end()
         elif stop.how == "stall":
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_repeat, exchange, encode(stop.stall_event))
-                await exchange.client_left()
-                tasks.cancel_scope.cancel()
+            await _repeat(exchange, encode(stop.stall_event))
         # Else the connection closes behind what was sent, without the end that its encoding promises.
 
 
 async def _repeat(exchange: Exchange, event: bytes) -> None:
+    """Send an event again and again until the client leaves."""
     while True:
         await exchange.send(event)
-        await anyio.sleep(STALL_PAUSE)
+        with anyio.move_on_after(STALL_PAUSE):
+            await exchange.client_left()
+            return
 
 
 def _bad_request(message: str) -> Refusal:

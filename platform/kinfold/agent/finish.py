@@ -142,8 +142,9 @@ async def _end_execs(run: Run) -> None:
     for end in await run.context.sandbox.end(run.context.run_id):
         if end.survivors:
             await run.warn("survivors", f"{end.survivors} processes of {end.exec_id} could not be killed")
-        elif end.killed:
-            await run.warn("background_ended", f"{end.killed} background processes of {end.exec_id} were ended")
+        else:  # only execs that still had processes are listed; `killed` counts those that TERM did not end
+            how = f", {end.killed} of it by KILL" if end.killed else ""
+            await run.warn("background_ended", f"what {end.exec_id} had left running was ended with this run{how}")
 
 
 async def _files_touched(run: Run, ending: Ending) -> tuple[FileTouched, ...]:

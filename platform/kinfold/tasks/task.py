@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 import anyio
 import anyio.abc
 
-from kinfold.config import state_dir
+from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import ConfigError, NotFound, PathError, SandboxError
 from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
@@ -68,12 +68,14 @@ class ParentTask:
         limits: RunLimits | None = None,
         out: StrPath | None = None,
         provider: Provider | None = None,
+        state_dir: StrPath | None = None,
     ) -> None:
         """Nothing happens before `start`.
 
         `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
         `provider`: None means a `DockerProvider` that lives as long as this task.
+        `state_dir`: where the event log is kept; None: `kinfold.config.state_dir()`.
         """
         self.id = f"task_{secrets.token_hex(8)}"
         self._plan = functools.partial(
@@ -83,6 +85,7 @@ class ParentTask:
         self._limits = limits or RunLimits()
         self._out_path = out
         self._provider = provider
+        self._state_dir = default_state_dir() if state_dir is None else Path(state_dir)
         self._stack = AsyncExitStack()
         self._group: anyio.abc.TaskGroup | None = None
         self._starting: anyio.CancelScope | None = None
@@ -95,7 +98,7 @@ class ParentTask:
         self._result: TaskResult | None = None
 
     async def __aenter__(self) -> Self:
-        self._stack.enter_context(interrupted_by_sigterm(self._interrupt))
+        self._stack.enter_context(interrupted_by_sigterm(self.interrupt))
         self._group = await anyio.create_task_group().__aenter__()
         return self
 
@@ -123,7 +126,7 @@ class ParentTask:
             await self._announce(plan.prompt, plan.model.name)
             self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
             self._group.start_soon(self._work, self._main)
-        if self._main is None:  # only `_interrupt` cancels this scope
+        if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -153,6 +156,17 @@ class ParentTask:
             main.stop("cancelled")
         else:
             main.cancel(run_id)
+
+    def interrupt(self, signum: int = signal.SIGTERM) -> None:
+        """End the task by `interrupted`, or the start that is under way; safe to call from a signal handler.
+
+        SIGTERM comes here by itself, where the program left that signal alone.
+        """
+        self._signal = signum
+        if self._main is not None:
+            self._main.stop("interrupted")
+        elif self._starting is not None:
+            self._starting.cancel()
 
     async def read(self, artifact: Artifact | str) -> bytes:
         """A file of the workspace; an artifact's content is checked against its digest.
@@ -187,7 +201,8 @@ class ParentTask:
         return out
 
     async def _open_sandbox(self, spec: SandboxSpec) -> Sandbox:
-        sandbox = await (self._provider or await self._own_provider()).create(spec)
+        labelled = spec.model_copy(update={"labels": {"task": self.id, **spec.labels}})
+        sandbox = await (self._provider or await self._own_provider()).create(labelled)
         self._stack.push_async_callback(self._close_sandbox, sandbox)
         return sandbox
 
@@ -204,7 +219,7 @@ class ParentTask:
             self._note_late(f"sandbox {sandbox.id} could not be closed: {error.message}; run `kinfold reap`")
 
     def _open_log(self, spec: SandboxSpec) -> EventLog:
-        path = state_dir() / "tasks" / self.id / "events.jsonl"
+        path = self._state_dir / "tasks" / self.id / "events.jsonl"
         try:
             events = EventLog(path, secrets=spec.secrets.values())
         except OSError as error:
@@ -273,14 +288,6 @@ class ParentTask:
             return await self._out.take(artifacts, sandbox)
         except SandboxError as error:
             return Copied(problems=[f"the sandbox failed while artifacts were copied out: {error.message}"])
-
-    def _interrupt(self, signum: int) -> None:
-        """From the signal handler: end the run, or the start that is under way."""
-        self._signal = signum
-        if self._main is not None:
-            self._main.stop("interrupted")
-        elif self._starting is not None:
-            self._starting.cancel()
 
     def _note_late(self, message: str) -> None:
         """A warning from closing, when the log has ended already: it goes into the result."""

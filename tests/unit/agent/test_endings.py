@@ -272,10 +272,13 @@ async def test_a_paused_turn_is_sent_back_unchanged_and_not_for_ever() -> None:
 async def test_what_a_run_left_running_is_ended_and_named() -> None:
     stage = Stage()
     context = stage.context()
-    stage.sandbox.left_running[context.run_id] = [OwnerEnd(exec_id="exec_1", killed=3, survivors=0)]
+    ends = [OwnerEnd(exec_id=f"exec_{n}", killed=killed, survivors=0) for n, killed in ((1, 0), (2, 3))]
+    stage.sandbox.left_running[context.run_id] = [*ends, OwnerEnd(exec_id="exec_3", killed=1, survivors=2)]
     result = await stage.run(complete("done"), context=context)
-    assert result.warnings == ("3 background processes of exec_1 were ended",)
-    assert [event.code for event in stage.of(Warned)] == ["background_ended"]
+    gentle, hard, alive = result.warnings
+    assert ("exec_1" in gentle, "exec_2" in hard, "3 of it by KILL" in hard) == (True, True, True)
+    assert alive == "2 processes of exec_3 could not be killed"
+    assert [event.code for event in stage.of(Warned)] == ["background_ended", "background_ended", "survivors"]
 
 
 async def test_the_last_tool_error_is_salvaged() -> None:

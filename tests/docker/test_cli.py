@@ -31,8 +31,11 @@ def script(path: Path, text: str) -> str:
 
 
 def containers() -> str:
-    """Every container that any kinfold made."""
-    command = ["docker", "ps", "-aq", "--filter", "label=kinfold.instance"]
+    """Every container of this test's kinfold instance; empty where it never got so far as to name itself."""
+    instance = Path(os.environ["KINFOLD_STATE"]) / "instance"
+    if not instance.exists():
+        return ""
+    command = ["docker", "ps", "-aq", "--filter", f"label=kinfold.instance={instance.read_text().strip()}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

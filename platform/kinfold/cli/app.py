@@ -132,7 +132,8 @@ def sandbox_exec(
     """Run a program in a sandbox; its exit code is this command's."""
     from kinfold.cli.sandboxes import exec_command
 
-    raise typer.Exit(exec_command(sandbox, command, cwd=cwd, timeout=timeout, stdin=stdin))
+    program = command[1:] if command[0] == "--" else command
+    raise typer.Exit(exec_command(sandbox, program, cwd=cwd, timeout=timeout, stdin=stdin))
 
 
 @sandbox_app.command("read")

@@ -147,7 +147,7 @@ def describe_run(line: RunLine, now: datetime) -> str:
         line.last_tool,
         f"{line.usage.total_tokens:,} tokens",
         f"{line.seconds(now):.1f} s",
-        f"{line.status} ({line.ended_by})" if line.status else line.note,
+        line.ended_by or line.note,
     ]
     return printable(f"{_MARKS[line.status]} {line.label}{kind}  " + "  ".join(part for part in parts if part))
 

@@ -36,8 +36,8 @@ check: install ## The fast gate: lint, format, types, C, architecture
 	@$(MAKE) check-c
 	@$(PYTEST) -q tests/test_architecture.py -m "not docker"
 
-check-c: ## The supervisor: warnings as errors, unit tests, sanitizers
-	@$(MAKE) -C $(SUPERVISOR) CC=$(CC) check
+check-c: install ## The supervisor: warnings as errors, unit tests, sanitizers
+	@$(MAKE) -j2 -C $(SUPERVISOR) CC=$(CC) PYTHON=$(abspath $(PY)) check asan
 
 test: ## Every test but the slow ones, against a real engine; does its own set-up
 	@bash scripts/setup
@@ -67,5 +67,5 @@ demo: ## Watch a main agent and three subagents work in one container; does its 
 	@.venv/bin/kinfold demo
 
 clean: ## Remove what was built here; containers and images stay
-	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis platform/kinfold/_bin $(SUPERVISOR)/build
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SUPERVISOR)/build
 	@find platform tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

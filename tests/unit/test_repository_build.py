@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -71,9 +72,34 @@ def _words() -> list[Path]:
 
 def test_the_binary_needs_no_library(tree: Path) -> None:
     assert build(tree).returncode == 0
-    binary = tree / "platform" / "kinfold" / "_bin" / "kinfold-supervisor"
+    (binary,) = (tree / "sandbox_images" / "supervisor" / "build").glob("wheel-*/kinfold-supervisor")
     headers = subprocess.run(["readelf", "-l", str(binary)], capture_output=True, text=True, check=True).stdout
     assert "INTERP" not in headers
+
+
+def test_an_editable_install_has_one_binary_where_the_makefile_puts_it(tree: Path) -> None:
+    code = "from hatchling.build import build_editable; print(build_editable('dist'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tree.rglob("kinfold-supervisor")) == [
+        tree / "sandbox_images" / "supervisor" / "build" / "kinfold-supervisor"
+    ]
+    (wheel,) = (tree / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as opened:
+        assert not [name for name in opened.namelist() if "supervisor" in name]
+
+
+def test_the_binary_knows_which_sources_it_was_built_from(tree: Path) -> None:
+    source = "#include <stdio.h>\nint main(void) { return puts(KF_BUILD) < 0; }\n"
+    supervisor = tree / "sandbox_images" / "supervisor"
+    (supervisor / "main.c").write_text(source)
+    (supervisor / "a.h").write_text("/* nothing */\n")
+    assert build(tree).returncode == 0
+    (binary,) = (supervisor / "build").glob("wheel-*/kinfold-supervisor")
+    said = subprocess.run([binary], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == hashlib.sha256(source.encode() + b"/* nothing */\n").hexdigest()
 
 
 def test_without_a_compiler_one_line_says_what_to_install(tree: Path) -> None:
@@ -91,7 +117,7 @@ def test_a_compilers_own_words_are_shown(tree: Path) -> None:
     assert done.returncode != 0
     assert "nonsense" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list((tree / "platform" / "kinfold" / "_bin").iterdir()), "a half-built binary was left"
+    assert not list(tree.rglob("kinfold-supervisor")), "a half-built binary was left"
 
 
 def test_a_cross_compilers_wheel_is_for_its_target(tree: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Containers:
         plan = plan if self._set_ulimits else dataclasses.replace(plan, ulimits=False)
         try:
             container_id = await self._create_container(plan, record)
-            await self.volume().ensure(container_id, plan.image_id)
+            await self.volume().ensure(plan.image_id)
             await self._engine.call(
                 "start the container", lambda api: api.start(container_id), deadline=START_DEADLINE, settle=True
             )

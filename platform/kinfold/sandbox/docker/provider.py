@@ -8,6 +8,7 @@ and nothing is handed out before a marker has proved that both sides see the sam
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -232,7 +233,7 @@ class DockerProvider:
         limits = fit_limits(wanted.spec.limits, facts.cpus)
         async with await self._create(wanted, probing=True) as sandbox:
             seen = await probe.look_inside(sandbox)
-            channel = self._channels.get(sandbox.id, "engine")
+            channel = self.channel_of(sandbox.ref)
         controls = probe.judge(seen, limits, spec.runtime or facts.default_runtime, channel)
         return ProbeReport(engine=facts.describe(), controls=controls)
 
@@ -312,7 +313,7 @@ class DockerProvider:
 
     async def open_stream(self, ref: SandboxRef) -> ByteStream:
         """See `Provider.open_stream`."""
-        kind = self._channels.get(ref.id, self._channel)
+        kind = self.channel_of(ref)
         if kind != "engine":
             stream = await self._dialled(ref)
             if stream is not None:
@@ -343,6 +344,10 @@ class DockerProvider:
             return None
         self._channels[ref.id] = "socket"
         return stream
+
+    def channel_of(self, ref: SandboxRef) -> ChannelKind:
+        """How this sandbox's supervisor is reached; `auto` until a stream was opened."""
+        return self._channels.get(ref.id, self._channel)
 
     def _ref(self, record: SandboxRecord, word: state.Word) -> SandboxRef:
         return SandboxRef(
@@ -375,6 +380,6 @@ def _demanded(control: Control, spec: SandboxSpec) -> bool:
     return control.name != "read_only_root" or spec.read_only_root
 
 
-def _peer_uids(facts: EngineFacts) -> frozenset[int] | None:
-    """As whom the supervisor (uid 0 inside) appears on the host; None where that cannot be said."""
-    return None if facts.rootless else frozenset({facts.uid_base[0]})
+def _peer_uids(facts: EngineFacts) -> frozenset[int]:
+    """As whom the supervisor, uid 0 inside, appears on the host."""
+    return frozenset({os.geteuid() if facts.rootless else facts.uid_base[0]})

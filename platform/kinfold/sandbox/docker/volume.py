@@ -1,15 +1,19 @@
 """The named volume that brings the supervisor into any image: filled once per engine and version, digest checked.
 
-The engine re-creates a missing volume *empty* when a container names it. So what a new container will run is read back
-before it starts, while no code of anybody's has run in it; again whenever the volume is not the one that was read.
+The engine re-creates a missing volume *empty* when a container names it. So once a sandbox's container exists, and holds
+the volume in place, its content is read back before that container starts; again when the volume is another one.
+Reading and filling go through a helper container that is never started: no code of anybody's has run in it. (Not
+through the sandbox's own: a look into that makes its mount points, and runc then gives /run/kf their mode.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import tarfile
 import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -41,8 +45,8 @@ class SupervisorVolume:
         self.digest = hashlib.sha256(binary).hexdigest()
         self.name = f"kinfold-supervisor-{self.digest[:20]}"
 
-    async def ensure(self, container: str, image_id: str) -> None:
-        """Make sure that the never-started `container` will run our binary; fills the volume where it would not.
+    async def ensure(self, image_id: str) -> None:
+        """Make sure that a container which is created, and not started, will run our binary; `image_id` is any image.
 
         Raises `StartFailed` where the volume stays wrong.
         """
@@ -50,13 +54,14 @@ class SupervisorVolume:
         if self._verified and born == self._verified:
             return
         async with self._lock:
-            if not await self._holds(container):
-                await self._fill(image_id)
-                if not await self._holds(container):
-                    raise StartFailed(
-                        f"the volume {self.name} does not hold the supervisor after it was filled",
-                        hint=f"`docker volume rm {self.name}` and try again",
-                    )
+            async with self._helper(image_id) as helper:
+                if not await self._holds(helper):
+                    await self._fill(helper)
+                    if not await self._holds(helper):
+                        raise StartFailed(
+                            f"the volume {self.name} does not hold the supervisor after it was filled",
+                            hint=f"`docker volume rm {self.name}` and try again",
+                        )
             self._verified = born
 
     async def _born(self) -> str:
@@ -69,21 +74,24 @@ class SupervisorVolume:
         )
         return digest == self.digest
 
-    async def _fill(self, image_id: str) -> None:
-        """Through a container that is never started; works with an engine on another machine."""
+    async def _fill(self, helper: str) -> None:
+        await self._engine.call(
+            "fill the supervisor's volume",
+            lambda api: api.put_archive(helper, BIN, _packed(self._binary)),
+            deadline=FILL_DEADLINE,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _helper(self, image_id: str) -> AsyncIterator[str]:
         config = self._filler(image_id)
-        with anyio.CancelScope(shield=True):
-            made = await self._engine.call(
-                "create the volume's helper", lambda api: api.create_container_from_config(config), settle=True
-            )
-            ident = str(made["Id"])
-            try:
-                await self._engine.call(
-                    "fill the supervisor's volume",
-                    lambda api: api.put_archive(ident, BIN, _packed(self._binary)),
-                    deadline=FILL_DEADLINE,
-                )
-            finally:
+        made = await self._engine.call(
+            "create the volume's helper", lambda api: api.create_container_from_config(config), settle=True
+        )
+        ident = str(made["Id"])
+        try:
+            yield ident
+        finally:
+            with anyio.CancelScope(shield=True):
                 await self._engine.call(
                     "remove the volume's helper", lambda api: api.remove_container(ident, force=True, v=True)
                 )

@@ -163,7 +163,7 @@ class AnthropicModel:
 @functools.cache
 def _load_sdk() -> ssl.SSLContext:
     """Import the SDK, in a thread so that nobody's heartbeat waits for it; returns the TLS setting of all clients."""
-    import anthropic  # noqa: F401
+    import anthropic.resources.messages  # noqa: F401  (the package alone would leave most of itself for later)
     import httpx2
 
     return httpx2.create_ssl_context()

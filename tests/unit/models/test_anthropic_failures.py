@@ -250,9 +250,9 @@ async def test_a_stream_that_makes_no_progress_is_dead_after_the_idle_timeout(
     stop = Interruption(where="inside_block", how="stall", stall_event={"type": kind})
     async with MessagesApi([Answer.text("half a te", interruption=stop), FINE]) as api:
         with anyio.fail_after(20):
-            events = await ask(model_of(api, idle_timeout=0.3))
+            events = await ask(model_of(api, idle_timeout=0.6))
     (notice,) = notices(events)
-    assert "no progress for 0.3 s" in notice.reason
+    assert "no progress for 0.6 s" in notice.reason
     assert isinstance(events[0], TextChunk)
     assert reply_in(events).message.text == "At last."
 
@@ -260,7 +260,7 @@ async def test_a_stream_that_makes_no_progress_is_dead_after_the_idle_timeout(
 async def test_a_stall_after_a_completed_block_keeps_the_block(model_of: MakeModel, ask: Ask) -> None:
     stalled = Answer(blocks=TEXT_THEN_CALL, interruption=Interruption(where="inside_block", how="stall"))
     async with MessagesApi([stalled]) as api:
-        reply = reply_in(await ask(model_of(api, idle_timeout=0.3)))
+        reply = reply_in(await ask(model_of(api, idle_timeout=0.6)))
     assert reply.incomplete
     assert reply.message.content == (TextBlock(text="I look first."),)
 
@@ -268,7 +268,7 @@ async def test_a_stall_after_a_completed_block_keeps_the_block(model_of: MakeMod
 async def test_a_service_that_never_answers_is_a_timeout(model_of: MakeModel, ask: Ask) -> None:
     async with MessagesApi([Silence()] * 6) as api:
         with pytest.raises(ModelError) as caught:
-            await ask(model_of(api, idle_timeout=0.1))
+            await ask(model_of(api, idle_timeout=0.3))
     assert (caught.value.kind, caught.value.retryable, caught.value.attempts) == ("timeout", True, 6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio.lowlevel
 from pydantic import BaseModel, ConfigDict, Field
 
 from kinfold.errors import ToolError
@@ -16,6 +17,9 @@ MAX_RESULTS = 300
 MAX_SEEN = 100_000
 """Entries that are looked at."""
 ALL_LEVELS = 200
+KINDS = ("file", "symlink")
+BATCH = 2_000
+"""Entries that are matched in one go."""
 
 
 class GlobArguments(BaseModel):
@@ -55,11 +59,11 @@ async def matching(context: ToolContext, root: str, pattern: str) -> tuple[str, 
     except ValueError as error:
         raise ToolError(str(error), hint="simplify the pattern") from error
     root, listing = await directory.entries(context, root, depth=ALL_LEVELS, max_entries=MAX_SEEN)
-    found = [
-        entry
-        for entry in listing.entries
-        if entry.type in ("file", "symlink") and compiled.matches(_below(root, entry))
-    ]
+    found = []
+    for start in range(0, len(listing.entries), BATCH):
+        batch = listing.entries[start : start + BATCH]
+        found += [entry for entry in batch if entry.type in KINDS and compiled.matches(_below(root, entry))]
+        await anyio.lowlevel.checkpoint()  # other runs go on while a large tree is matched
     return root, found, not listing.truncated
 
 

@@ -56,7 +56,7 @@ async def _call(context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
         result, search = await _run(context, _plain_grep(arguments, files or [target], recursive=files is None)), "grep"
     if result.exit_code == NO_SUCH_PROGRAM:
         raise ToolError("this image has neither rg nor grep", hint="read_file the likely files, or search by a program")
-    return ToolOutcome.of(_render(arguments, result, search))
+    return ToolOutcome.of(_render(arguments, result, search, scratch=_in_scratch(target)))
 
 
 async def _target(context: ToolContext, path: str) -> str:
@@ -78,7 +78,8 @@ async def _run(context: ToolContext, argv: list[str]) -> ExecResult:
 
 def _ripgrep(arguments: GrepArguments, target: str) -> list[str]:
     argv = ["rg", "--no-config", "--color=never", "--no-heading", "--line-number", "--with-filename", "--sort=path"]
-    argv += ["--hidden", "--glob=!.git/", f"--glob=!/{SCRATCH}/", f"--max-columns={MAX_LINE}", "--max-columns-preview"]
+    argv += ["--hidden", "--glob=!.git/", f"--max-columns={MAX_LINE}", "--max-columns-preview"]
+    argv += [] if _in_scratch(target) else [f"--glob=!/{SCRATCH}/"]
     argv += [f"--glob={arguments.glob}"] if arguments.glob else []
     return argv + _flags(arguments) + ["-e", arguments.pattern, "--", target]
 
@@ -109,13 +110,18 @@ async def _files(context: ToolContext, arguments: GrepArguments) -> list[str] | 
     return ["./" + entry.path[len(WORKSPACE) + 1 :] for entry in found]
 
 
-def _render(arguments: GrepArguments, result: ExecResult, program: str) -> str:
+def _in_scratch(place: str) -> bool:
+    """Whether the search itself goes into the scratch space, where long results of tools are kept."""
+    return f"{place}/".startswith(f"./{SCRATCH}/")
+
+
+def _render(arguments: GrepArguments, result: ExecResult, program: str, *, scratch: bool) -> str:
     if result.ended_by != "exited":
         raise ToolError(
             f"the search did not finish: {result.ended_by} after {result.duration:.1f} s",
             hint="narrow it by `path` or `glob`",
         )
-    lines = [line for line in result.stdout_text.split("\n") if line and not _in_hidden_places(line)]
+    lines = [line for line in result.stdout_text.split("\n") if line and (scratch or not _in_hidden_places(line))]
     if not lines and result.exit_code not in (0, 1):
         raise ToolError(f"{program}: {_reason(result)}", hint="correct the pattern, or set `fixed` for plain text")
     if not lines:

@@ -17,6 +17,7 @@ _P = TypeVar("_P")
 _N = TypeVar("_N")
 _Test = Callable[[str], bool]
 _STAR = "*"
+_SPECIAL = frozenset("*?[")
 
 
 class Pattern:
@@ -34,7 +35,18 @@ class Pattern:
     def matches(self, path: str) -> bool:
         """Whether the relative `path` matches."""
         names = path.split("/")
-        return any(_match(pattern, names, _is_deep, _fits) for pattern in self._alternatives)
+        return any(_match_path(pattern, names) for pattern in self._alternatives)
+
+
+def _match_path(pattern: list[_Test | None], names: list[str]) -> bool:
+    if pattern.count(None) != 1:
+        return _match(pattern, names, _is_deep, _fits)
+    start = pattern.index(None)  # one `**`, the usual kind: a fixed beginning and a fixed end
+    end = len(pattern) - start - 1
+    if len(names) < start + end:
+        return False
+    ends = zip(pattern[start + 1 :], names[len(names) - end :], strict=True)
+    return all(_fits(part, name) for part, name in ends) and all(map(_fits, pattern[:start], names))
 
 
 def _anchored(text: str) -> str:
@@ -69,10 +81,24 @@ def _innermost(text: str) -> tuple[int, int] | None:
     return None
 
 
-def _component(text: str) -> list[str | _Test] | None:
-    """The tests of one component; None is `**`."""
+def _component(text: str) -> _Test | None:
+    """The test of one component; None is `**`. Plain names, `*.py` and `test_*` need no matcher."""
     if text == "**":
         return None
+    if not _SPECIAL & set(text):
+        return lambda name: name == text
+    if text[0] == "*" and not _SPECIAL & set(text[1:]):
+        end = text[1:]
+        return lambda name: name.endswith(end)
+    if text[-1] == "*" and not _SPECIAL & set(text[:-1]):
+        start = text[:-1]
+        return lambda name: name.startswith(start)
+    tests = _tests(text)
+    return lambda name: _match(tests, name, _is_star, _char_fits)
+
+
+def _tests(text: str) -> list[str | _Test]:
+    """One test a character, `_STAR` for any run of them."""
     tests: list[str | _Test] = []
     index = 0
     while index < len(text):
@@ -111,12 +137,16 @@ def _char_set(text: str) -> _Test:
     return lambda char: any(low <= char <= high for low, high in ranges) != negated
 
 
-def _is_deep(part: list[str | _Test] | None) -> bool:
+def _is_deep(part: _Test | None) -> bool:
     return part is None
 
 
-def _fits(part: list[str | _Test] | None, name: str) -> bool:
-    return part is not None and _match(part, name, lambda test: test == _STAR, _char_fits)
+def _fits(part: _Test | None, name: str) -> bool:
+    return part is not None and part(name)
+
+
+def _is_star(test: str | _Test) -> bool:
+    return test == _STAR
 
 
 def _char_fits(test: str | _Test, char: str) -> bool:

@@ -60,7 +60,7 @@ images: ## Build every sandbox image
 
 bench: ## Measure the bars and write scripts/bench/results
 	@bash scripts/setup
-	@$(PY) -m scripts.bench
+	@PYTHONPATH=scripts/bench $(PY) scripts/bench/run.py
 
 demo: ## Watch a main agent and three subagents work in one container; does its own set-up
 	@bash scripts/setup

@@ -44,8 +44,9 @@ PRICES: dict[str, Price] = {
     "claude-sonnet-4-5": Price(3, 15),
     "claude-haiku-5-5": Price(0.1, 0.5, long=Price(0.5, 2.5)),
     "claude-haiku-4-5": Price(1, 5),
+    "scripted": Price(0, 0),
 }
-"""The vendor's published prices as of autumn 2026, by the model's name without its date."""
+"""The vendor's published prices as of autumn 2026, by the model's name without its date; a script asks nobody."""
 
 
 def cost_usd(model: str, usage: Usage) -> float | None:

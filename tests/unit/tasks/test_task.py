@@ -93,7 +93,7 @@ async def test_usage_is_the_main_agents_and_all_subagents() -> None:
     assert len(result.records) == 2
     of_subagents = sum(record.usage.total_tokens for record in result.records)
     assert 0 < of_subagents < result.usage.total_tokens
-    assert result.cost is None
+    assert result.cost == 0.0
 
 
 async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:

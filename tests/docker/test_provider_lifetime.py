@@ -178,7 +178,8 @@ async def test_the_engines_stream_carries_what_the_local_socket_carries(own_stat
 async def test_a_supervisor_that_does_not_dial_is_reached_through_the_engine(
     own_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kinfold.sandbox.docker.provider.SOCKET_TIMEOUT", 0.0)
+    nobody: frozenset[int] = frozenset()
+    monkeypatch.setattr("kinfold.sandbox.docker.provider._peer_uids", lambda facts: nobody)
     async with docker_provider(own_state) as provider, await provider.create(spec()) as sandbox:
         assert provider.channel_of(sandbox.ref) == "engine"
         assert (await sandbox.exec(["true"])).exit_code == 0

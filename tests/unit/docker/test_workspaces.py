@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_is_one_clear_error(tmp_path: Path, monkeypatch: pyt
 
 def test_scratch_goes_when_it_is_empty_and_stays_when_it_is_not(tmp_path: Path) -> None:
     workspaces.write_marker(str(tmp_path), "marker", b"x")
-    workspaces.remove_scratch(str(tmp_path))
+    assert workspaces.remove_scratch(str(tmp_path)) == []
     assert os.listdir(tmp_path) == [".kinfold"]
     workspaces.remove_marker(str(tmp_path), "marker")
     workspaces.remove_scratch(str(tmp_path))

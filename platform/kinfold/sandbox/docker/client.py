@@ -97,7 +97,7 @@ class Engine:
     @property
     def endpoint(self) -> str:
         """Where the engine is looked for, for messages."""
-        return self._host or os.environ.get("DOCKER_HOST") or DEFAULT_ENDPOINT
+        return self._host or os.environ.get("DOCKER_HOST") or _context_endpoint() or DEFAULT_ENDPOINT
 
     async def call(
         self,
@@ -170,6 +170,15 @@ class Engine:
             raise EngineRefused(what, status, str(error.explanation or error)[:1000]) from error
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             raise unavailable(what, error, self.endpoint) from error
+
+
+def _context_endpoint() -> str | None:
+    """Of the command line client's current context, which the SDK follows where DOCKER_HOST is not set."""
+    from docker.context import ContextAPI
+
+    found: dict[str, Any] = getattr(ContextAPI, "kwargs_from_context", dict)()
+    host = found.get("base_url")
+    return str(host) if host else None
 
 
 def unavailable(what: str, error: BaseException, endpoint: str) -> EngineUnavailable:

@@ -116,7 +116,8 @@ class Containers:
             )
         if container.word != "running":
             reason = await state.death_reason(self._engine, container)
-            raise SandboxLost(f"sandbox {sandbox_id} ended: {reason}", hint="look at limits.memory_bytes, or the host")
+            hint = "raise limits.memory_bytes" if "out of memory" in reason else "see the engine's log and events"
+            raise SandboxLost(f"sandbox {sandbox_id} ended: {reason}", hint=hint)
 
     async def listed(self) -> dict[str, dict[str, Any]]:
         """Our containers by sandbox id, running or not, as the engine lists them."""

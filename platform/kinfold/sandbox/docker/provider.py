@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +70,7 @@ class DockerProvider:
         self._channel: ChannelKind = channel
         self._channels: dict[str, ChannelKind] = {}
         self._probes = probe.ProbeCache(self._state_dir)
-        self._names: dict[str, anyio.Lock] = {}
+        self._names: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
         self._containers: Containers | None = None
 
     @property
@@ -302,7 +303,7 @@ class DockerProvider:
         keeps = record.made and keep > 0
         left = await anyio.to_thread.run_sync(lambda: self.workspaces.remove(record.id, workspace=not keeps))
         if not record.made:
-            await anyio.to_thread.run_sync(workspaces.remove_scratch, record.workspace)
+            left += await anyio.to_thread.run_sync(workspaces.remove_scratch, record.workspace)
         if left:
             logger.warning("sandbox %s: left on the host: %s", record.id, "; ".join(left[:5]))
             await self.records.release(record.id, keep_until=time.time() + (keep if keeps else 0.0))
@@ -331,12 +332,11 @@ class DockerProvider:
     async def _dialled(self, ref: SandboxRef) -> ByteStream | None:
         """The supervisor's own connection to us; None where it does not come and the engine's stream may do."""
         facts = await self.engine.facts()
-        dial = self.workspaces.layout(ref.id).dial
+        await self.containers.check_alive(ref.id, ref.handle)
         try:
-            async with Listener(dial, peer_uids=_peer_uids(facts)) as listener:
-                stream = await listener.accept(SOCKET_TIMEOUT)
+            async with Listener(self.workspaces.layout(ref.id).dial, peer_uids=_peer_uids(facts)) as listener:
+                stream = await self._accepted(listener, ref)
         except (StartFailed, OSError) as error:
-            await self.containers.check_alive(ref.id, ref.handle)
             if self._channel == "socket":
                 raise StartFailed(
                     f"the supervisor did not dial the local socket: {error}", hint="use the engine's stream"
@@ -344,6 +344,14 @@ class DockerProvider:
             return None
         self._channels[ref.id] = "socket"
         return stream
+
+    async def _accepted(self, listener: Listener, ref: SandboxRef) -> ByteStream:
+        """In two steps, so that a container that is just dying is not waited for to the end."""
+        try:
+            return await listener.accept(SOCKET_TIMEOUT * 0.2)
+        except StartFailed:
+            await self.containers.check_alive(ref.id, ref.handle)
+            return await listener.accept(SOCKET_TIMEOUT * 0.8)
 
     def channel_of(self, ref: SandboxRef) -> ChannelKind:
         """How this sandbox's supervisor is reached; `auto` until a stream was opened."""

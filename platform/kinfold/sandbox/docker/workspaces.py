@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinfold.errors import ConfigError, SandboxError
+from kinfold.errors import ConfigError
 from kinfold.sandbox.base import SCRATCH
 from kinfold.sandbox.docker.labels import SANDBOX_ID
 from kinfold.sandbox.docker.trees import DIRECTORY, Checkpoint, CopyRules, copy_tree, never, opened, remove_tree
@@ -27,6 +27,7 @@ DEFAULT_AGENT = 1000
 UNUSABLE_UIDS = frozenset({0, 65533, 65534, 4294967295})
 """Root (the supervisor), the warden, the overflow uid, and -1: never the agent's."""
 _INSTANCE_FILE = "instance"
+_STAYS = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,14 +235,18 @@ def _refuse_state(resolved: Path, state_dir: Path, what: str) -> None:
         raise ConfigError(f"the {what} {resolved} holds kinfold's own state", hint="name another directory")
 
 
-def remove_scratch(workspace: str) -> None:
-    """Remove `.kinfold` from a given workspace where it is empty; anything else in its place stays."""
+def remove_scratch(workspace: str) -> list[str]:
+    """Remove `.kinfold` from a given workspace where it is empty; anything else in its place stays.
+
+    Gives back why it would not go, where that is not for its content or for want of permission.
+    """
     try:
         with opened(workspace, DIRECTORY) as root:
             os.rmdir(SCRATCH, dir_fd=root)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM):
-            raise SandboxError(f"cannot remove {SCRATCH} from {workspace}: {error.strerror}") from error
+        if error.errno not in _STAYS:
+            return [f"{workspace}/{SCRATCH}: {error.strerror}"]
+    return []
 
 
 def write_marker(workspace: str, name: str, content: bytes) -> None:

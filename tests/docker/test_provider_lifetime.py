@@ -155,7 +155,7 @@ async def test_fifty_engine_streams_leave_no_descriptor_and_no_relay(own_state: 
             await stream.aclose()
         assert len(os.listdir("/proc/self/fd")) <= before + 2
         with engine_api() as api, anyio.fail_after(20):
-            while _relays(api, sandbox.ref.handle):  # noqa: ASYNC110 - the engine tells nobody when an exec ends
+            while _relays(api, sandbox.ref.handle):
                 await anyio.sleep(0.1)
 
 

@@ -14,7 +14,8 @@ static struct {
     bool v2, readable;
     char memory[PATH_SIZE], pids[PATH_SIZE], cpu[PATH_SIZE]; /* directories; the same one on v2; empty: none */
     int oom;                                                  /* kept open: read at each exec's start and end */
-} group = {.oom = -1};
+    int now, most;                                            /* pids.current, pids.max: read before a kill */
+} group = {.oom = -1, .now = -1, .most = -1};
 
 static ssize_t slurp(const char *path, char *buffer, size_t size)
 {
@@ -143,6 +144,29 @@ void cgroup_open(void)
     char path[PATH_SIZE + 64];
     snprintf(path, sizeof path, "%s/%s", group.memory, group.v2 ? "memory.events" : "memory.oom_control");
     group.oom = group.readable ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (group.pids[0] != 0) {
+        snprintf(path, sizeof path, "%s/pids.current", group.pids);
+        group.now = open(path, O_RDONLY | O_CLOEXEC);
+        snprintf(path, sizeof path, "%s/pids.max", group.pids);
+        group.most = open(path, O_RDONLY | O_CLOEXEC);
+    }
+}
+
+static uint64_t figure_at(int fd)
+{
+    char text[64];
+    ssize_t n = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
+    if (n <= 0) {
+        return NEVER;
+    }
+    text[n] = 0;
+    return cgroup_number(text);
+}
+
+bool cgroup_is_crowded(void)
+{
+    uint64_t now = figure_at(group.now), most = figure_at(group.most);
+    return now != NEVER && most != NEVER && most > 0 && now >= most - most / 8;
 }
 
 bool cgroup_is_v2(void) { return group.v2; }

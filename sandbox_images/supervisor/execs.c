@@ -75,11 +75,14 @@ void exec_kill(struct exec *e, uint8_t cause, uint64_t grace_ms)
         exec_check(e);
         return;
     }
-    struct shim_message m = {.kind = SHIM_KILL, .serial = e->serial, .n = grace_ms < 86400000 ? grace_ms : 86400000};
+    struct shim_message m = {.kind = SHIM_KILL, .serial = e->serial, .b = cgroup_is_crowded(),
+                             .n = grace_ms < 86400000 ? grace_ms : 86400000};
     e->kill_sent = true;
     e->kill_failed = false;
     if (!shim_send(e->shim, &m)) {
         exec_shim_lost(e);
+    } else if (m.b && grace_ms == 0 && kf.is_pid1 && kf.root.change_uid && e->pid != 0) {
+        freeze_begin(e); /* at once: the shim could only ask for it, and may not get to run for long */
     }
 }
 

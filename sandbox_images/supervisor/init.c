@@ -14,9 +14,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "shim.h"
 #include "super.h"
 
-#define WARDEN 65533u
 #define OVERFLOW_UID 65534u
 #define USUAL_AGENT 1000u
 
@@ -189,6 +189,7 @@ int init_main(int argc, char **argv)
     }
     prctl(PR_SET_NAME, "kf-supervisor");
     prctl(PR_SET_DUMPABLE, 0);
+    be_prompt(true); /* the shims inherit it */
     if (!kf.config.local) {
         avoid_being_victim();
     }

@@ -148,6 +148,7 @@ static int run_child(const struct shim_options *o, const struct leader_spec *spe
     if (!take_descriptors(spec)) {
         return errno;
     }
+    be_prompt(false);
     setpriority(PRIO_PROCESS, 0, LEADER_NICE);
     prefer_as_victim();
     if (!limit(RLIMIT_CORE, 0) || (o->nofile != 0 && !limit(RLIMIT_NOFILE, o->nofile)) ||

@@ -69,8 +69,9 @@ static int timeout_ms(bool busy)
     }
     uint64_t next = exec_next_deadline();
     uint64_t wait = next <= kf.now ? 0 : (next - kf.now + MS - 1) / MS;
-    if (wait > 0 && shims_short()) {
-        wait = wait < 1 ? wait : 1;
+    if (shims_short()) {
+        uint64_t refill = kf.refill_at <= kf.now ? 1 : (kf.refill_at - kf.now + MS - 1) / MS;
+        wait = refill < wait ? refill : wait;
     }
     return (int)(wait < LONGEST ? wait : LONGEST);
 }

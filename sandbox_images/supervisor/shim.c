@@ -34,6 +34,7 @@ static struct {
     int leader_status;
     uint64_t reaped;          /* processes reaped so far */
     uint64_t deadline_us;     /* of the phase; 0: none */
+    bool crowded;             /* near the pids limit: a scan beside a fork bomb would take seconds */
     struct scan scan;
     struct { pid_t pid; uint64_t start; } *done; /* whom we sent KILL, so that nobody is counted twice */
     size_t done_count, done_room;
@@ -130,11 +131,15 @@ static bool is_dead(const struct process *p) { return p->state == 'X' || (p->sta
 static uint32_t signal_all(int signal, uint64_t budget_us)
 {
     uint32_t count = 0;
+    uint64_t until = shim_now_us() + budget_us;
     scan_processes(&s.scan, budget_us);
     for (size_t i = 0; i < s.scan.count; i++) {
         const struct process *p = &s.scan.all[i];
+        if (i % 8 == 7 && shim_now_us() > until) {
+            break;
+        }
         /* KILL goes to zombies too: the state was read a moment ago, and threads may have hidden behind it. */
-        if (!p->ours || !scan_signal(p, signal) || is_dead(p)) {
+        if (!p->ours || !scan_signal(p, signal, s.phase == FROZEN) || is_dead(p)) {
             continue;
         }
         count++;
@@ -212,15 +217,16 @@ static void begin_killing(void)
         s.phase = RUNNING;
         s.deadline_us = 0;
     }
-    bool empty = kill_rounds();
+    bool empty = !(s.crowded && s.o.change_uid) && kill_rounds();
     reap_and_tell();
     if (!empty && s.phase != IDLE) {
         escalate();
     }
 }
 
-static void on_kill(uint64_t grace_ms)
+static void on_kill(uint64_t grace_ms, bool crowded)
 {
+    s.crowded = crowded;
     if (s.phase > GRACE) {
         return; /* already past asking politely */
     }
@@ -232,7 +238,7 @@ static void on_kill(uint64_t grace_ms)
     } else {
         s.phase = GRACE;
         s.deadline_us = deadline;
-        signal_all(SIGTERM, ROUNDS_US);
+        signal_all(SIGTERM, crowded ? ROUNDS_US / 4 : ROUNDS_US);
         reap_and_tell();
     }
 }
@@ -361,7 +367,7 @@ static void on_message(const struct shim_message *m, const char *more, size_t le
         return; /* it crossed our EMPTY */
     }
     switch (m->kind) {
-    case SHIM_KILL: on_kill(m->n); break;
+    case SHIM_KILL: on_kill(m->n, m->b != 0); break;
     case SHIM_SIGNAL: on_signal(m->a, m->b); break;
     case SHIM_LIST: on_list(); break;
     case SHIM_FROZEN:

@@ -39,8 +39,9 @@ struct scan { struct process *all; size_t count, room; };
 bool scan_processes(struct scan *scan, uint64_t budget_us);
 /* The child of `parent` with the most processes beneath and including itself; 0 where it has none. */
 pid_t scan_biggest(struct scan *scan, pid_t parent, uint32_t *count);
-/* Send a signal to exactly this process, by pidfd and only if it is still the one scanned; false: it was not sent. */
-bool scan_signal(const struct process *p, int signal);
+/* Send a signal to exactly this process, by pidfd and only if it is still the one scanned; false: it was not sent.
+ * `frozen`: every process of the agent is stopped, so the pid alone will do. */
+bool scan_signal(const struct process *p, int signal, bool frozen);
 
 /* ---- leader.c */
 
@@ -63,6 +64,11 @@ int32_t leader_probe(const struct shim_options *o);
 
 /* Install the deny filter on the calling process (no_new_privs must be set); false with errno. */
 bool seccomp_install(void);
+
+/* ---- promptness.c */
+
+/* Ask the scheduler for short turns that come soon (true), or for usual ones (false). Old kernels do not know it. */
+void be_prompt(bool prompt);
 
 uint64_t shim_now_us(void);
 int shim_main(int argc, char **argv);

@@ -12,7 +12,7 @@
 enum shim_kind {
     /* init to shim */
     SHIM_START = 1, /* a: argc, b: envc, n: bytes of NUL-ended strings; descriptors: cwd, stdin, stdout, stderr[, memfd] */
-    SHIM_KILL,      /* n: grace in ms: end every descendant, with proof */
+    SHIM_KILL,      /* n: grace in ms, b: 1 to freeze without trying rounds first: end every descendant, with proof */
     SHIM_SIGNAL,    /* a: signal, b: whom */
     SHIM_FROZEN,    /* every process of the agent is stopped now: kill yours */
     SHIM_LAST,      /* init has sent KILL to all of the agent's processes: reap, and say so or give up */

@@ -246,6 +246,7 @@ struct usage { uint64_t cpu_us, memory, memory_peak, memory_limit, pids, pids_pe
 void cgroup_open(void);
 void cgroup_usage(struct usage *u);
 uint64_t cgroup_oom_kills(void);
+bool cgroup_is_crowded(void);                  /* over 7/8 of the pids limit: somebody may be spinning at it */
 bool cgroup_is_v2(void);
 bool cgroup_is_readable(void);
 

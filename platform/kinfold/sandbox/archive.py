@@ -247,8 +247,12 @@ async def _make_dir(sandbox: Sandbox, path: str, mode: int) -> None:
 async def _link(sandbox: Sandbox, target: str, path: str) -> None:
     try:
         await sandbox.symlink(target, path)
+        return
     except PathError as error:
-        if error.reason != "conflict":
+        if error.reason == "conflict":
+            await sandbox.remove(path)
+        elif error.reason == "not_found":
+            await sandbox.make_dir(posixpath.dirname(path))
+        else:
             raise
-        await sandbox.remove(path)
-        await sandbox.symlink(target, path)
+    await sandbox.symlink(target, path)

@@ -30,7 +30,8 @@ START_TIMEOUT = 30.0
 """Seconds for a program to start; the supervisor itself answers within 2 s where pids are short."""
 KILL_MARGIN = 15.0
 """Seconds beyond the grace in which a kill is proved, or the sandbox is lost."""
-_ATTACHES = 8
+_ATTACHES = 64
+"""More channels than this, lost by one exec, are no accident."""
 _MAX_MS = 2**63
 
 

@@ -101,9 +101,11 @@ class ExecAnswer:
             self.pid = pid
             if self.on_started is not None:
                 self.on_started()
-        elif kind == Reply.WINDOW and self._feed is not None:
-            self._feed.grant(replies.window(payload))
-            self._on_window()
+        elif kind == Reply.WINDOW:
+            window = replies.window(payload)
+            if self._feed is not None:  # who only attaches hears of it too
+                self._feed.grant(window)
+                self._on_window()
         else:
             raise ProtocolViolation(f"a frame of type {kind:#x} in an exec")
 

@@ -23,6 +23,8 @@ class StdinFeed:
         self._buffer = bytearray(data) if stays_open else data
         self._base = 0
         self._sent = 0
+        self._furthest = 0
+        """The most that was ever sent, on any channel."""
         self._window = STDIN_WINDOW
         self._closed = not stays_open
         self._eof_sent = False
@@ -41,6 +43,7 @@ class StdinFeed:
             stop = min(start + _PIECE, end)
             piece = bytes(self._buffer[start - self._base : stop - self._base])
             self._sent = stop
+            self._furthest = max(self._furthest, stop)
             yield protocol.header(Request.STDIN, exec_id, 8 + len(piece)) + protocol.stdin_offset(start) + piece
         if self._closed and self._sent == self._end and not self._eof_sent:
             self._eof_sent = True
@@ -49,7 +52,7 @@ class StdinFeed:
 
     def grant(self, window: int) -> None:
         """The supervisor has room up to this offset."""
-        if window - STDIN_WINDOW > self._sent:
+        if window - STDIN_WINDOW > self._furthest:
             raise ProtocolViolation("a stdin window beyond what can have been accepted")
         self._window = max(self._window, window)
         if isinstance(self._buffer, bytearray):

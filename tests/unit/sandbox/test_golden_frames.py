@@ -157,15 +157,8 @@ def _hello(f: Fields) -> replies.Hello:
 
 
 USAGE = [
-    "cpu_us",
-    "memory",
-    "memory_peak",
-    "memory_limit",
-    "pids",
-    "pids_peak",
-    "pids_limit",
-    "oom_kills",
-    "execs_running",
+    *("cpu_us", "memory", "memory_peak", "memory_limit"),
+    *("pids", "pids_peak", "pids_limit", "oom_kills", "execs_running"),
 ]
 DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     "OK HELLO": (replies.hello, _hello),
@@ -182,7 +175,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     "OK RESUME": (replies.nothing, lambda f: None),
     "OK USAGE": (
         replies.usage,
-        lambda f: [None if f[key] == 2**64 - 1 else f[key] for key in (*USAGE, "execs_running")],
+        lambda f: [None if f[key] == 2**64 - 1 else f[key] for key in USAGE],
     ),
     "OK EXECS": (
         replies.execs,

@@ -43,7 +43,7 @@ def ending(result: ExecResult, timeout: float | None = None) -> str:
         limit=took if timeout is None else f"{timeout:g} s",
         code=result.exit_code,
         signal=result.signal,
-        killed=f"{result.killed} process{'' if result.killed == 1 else 'es'} killed, {result.survivors} left",
+        killed=f"{result.killed} needed KILL, {result.survivors} left",
         survivors=result.survivors,
     )
     if result.oom_kills and result.ended_by != "oom_killed":
@@ -54,10 +54,14 @@ def ending(result: ExecResult, timeout: float | None = None) -> str:
 def stream_text(data: bytes, head_bytes: int, total: int) -> str:
     """Head and tail as text, with a note where the middle is missing."""
     if total <= len(data):
-        return data.decode("utf-8", "replace").rstrip("\n")
-    head = data[:head_bytes].decode("utf-8", "replace")
-    tail = data[head_bytes:].decode("utf-8", "replace")
-    return f"{head}\n[… {total - len(data):,} of {total:,} bytes were not kept …]\n{tail}".rstrip("\n")
+        return _text(data).rstrip("\n")
+    note = f"\n[… {total - len(data):,} of {total:,} bytes were not kept …]\n"
+    return (_text(data[:head_bytes]) + note + _text(data[head_bytes:])).rstrip("\n")
+
+
+def _text(data: bytes) -> str:
+    """As text; a NUL as the sign for it, for not every service and store takes the character itself."""
+    return data.decode("utf-8", "replace").replace("\0", "\u2400")
 
 
 def _background(result: ExecResult) -> str:

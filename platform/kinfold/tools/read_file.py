@@ -6,6 +6,7 @@ import base64
 import hashlib
 from contextlib import aclosing
 
+import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from kinfold.errors import PathError, ToolError
@@ -56,7 +57,8 @@ async def _call(context: ToolContext, arguments: ReadFileArguments) -> ToolOutco
 async def _text(context: ToolContext, path: str, arguments: ReadFileArguments) -> ToolOutcome:
     window = Window(first=arguments.offset, limit=arguments.limit, budget=TEXT_BUDGET)
     sha256, size, ended = await _scan(context, path, window)
-    context.state.read_versions[path] = sha256 or await _digest(context, path)
+    if version := sha256 or await _digest(context, path):
+        context.state.read_versions[path] = version
     if size == 0:
         return ToolOutcome.of(f"{shown(path)} is empty.")
     if not window.lines:
@@ -82,12 +84,15 @@ async def _scan(context: ToolContext, path: str, window: Window) -> tuple[str | 
     return (sha256.hexdigest() if size <= READ_THROUGH else None), size, True
 
 
-async def _digest(context: ToolContext, path: str) -> str:
-    """The digest of a file too large to be read to its end, taken inside the container (a link's target's, too)."""
+async def _digest(context: ToolContext, path: str) -> str | None:
+    """The digest of a file too large to be read to its end, taken inside the container (a link's target's, too).
+
+    None over 4 GiB: no tool can replace such a file.
+    """
     (found,) = await context.sandbox.stat([path], digest=True, claim=True)
     if isinstance(found, PathError):
         raise found
-    return found.sha256 or ""
+    return found.sha256
 
 
 def _render(window: Window, ended: bool) -> str:
@@ -129,7 +134,7 @@ async def _picture(context: ToolContext, path: str, head: bytes, media: images.M
     if len(data) > images.MAX_IMAGE_BYTES:
         return await _binary(context, path, head, f"over {images.MAX_IMAGE_BYTES:,} bytes, too large to be shown")
     try:
-        width, height = images.dimensions(data, media)
+        width, height = await anyio.to_thread.run_sync(images.dimensions, data, media)
     except ValueError as error:
         return await _binary(context, path, head, f"cannot be shown: {error}")
     context.state.read_versions[path] = versions.digest(data)

@@ -93,6 +93,13 @@ async def test_a_background_process_is_named_read_on_and_ended(real: Bench, othe
     assert "is no background exec" in await real.refusal("bash", exec_id=exec_id)
 
 
+async def test_the_last_words_of_what_is_ended_are_shown(real: Bench) -> None:
+    await real.text("bash", command="(trap 'echo bye; exit' TERM; touch up; while :; do sleep 0.02; done) &")
+    await real.text("bash", command="while [ ! -e up ]; do sleep 0.02; done")
+    ended = await real.text("bash", kill=next(iter(real.state.exec_offsets)))
+    assert "stdout since:\nbye" in ended
+
+
 async def test_output_is_seen_by_a_watcher_while_the_command_runs(real: Bench) -> None:
     outputs: list[ToolOutput] = []
     seen = anyio.Event()
@@ -168,6 +175,10 @@ async def test_every_way_to_end_is_told_apart(ended_by: EndedBy, values: dict[st
 async def test_a_cut_stands_where_the_bytes_are_missing() -> None:
     result = a_result(stdout=b"headtail", stdout_head_bytes=4, stdout_total=1_008)
     assert "head\n[… 1,000 of 1,008 bytes were not kept …]\ntail" in exec_text.render(result)
+
+
+async def test_a_nul_in_the_output_is_shown_by_its_sign() -> None:
+    assert "a\u2400b" in exec_text.render(a_result(stdout=b"a\0b", stdout_total=3, stdout_head_bytes=3))
 
 
 async def test_a_neighbours_memory_is_mentioned() -> None:

@@ -18,12 +18,12 @@ from kinfold.tools.registry import SHIPPED
 pytestmark = pytest.mark.anyio
 
 
-def png(width: int = 2, height: int = 2) -> bytes:
+def png(width: int = 2, height: int = 2, *, rows: int | None = None) -> bytes:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    pixels = zlib.compress(b"".join(b"\0" + b"\x10\x20\x30" * width for _ in range(height)))
+    pixels = zlib.compress(b"".join(b"\0" + b"\x10\x20\x30" * width for _ in range(height if rows is None else rows)))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
@@ -107,11 +107,13 @@ async def test_a_picture_is_shown(real: Bench, sandbox: Sandbox, data: bytes, me
         (png()[:-20], "PNG image, 53 bytes; cannot be shown: a chunk"),
         (png()[:40] + b"\xff" + png()[41:], "damaged"),
         (png(9_000, 1), "it measures 9000 × 1 pixels"),
+        (png(2, 2, rows=1_000_000), "holds more pixels than its header says"),
+        (png(2, 2)[:33] + png(2, 2)[-12:], "has no complete pixels"),
         (jpeg()[:-2], "the JPEG ends too early"),
         (b"\xff\xd8\xff\xe0", "the JPEG has no frame header"),
         (png()[:8] + b"\0" * 3_500_000, "too large to be shown"),
     ],
-    ids=["elf", "unknown", "pdf", "utf16", "cut", "damaged", "wide", "cutjpeg", "noframe", "large"],
+    ids=["elf", "unknown", "pdf", "utf16", "cut", "damaged", "wide", "bomb", "nopixels", "cutjpeg", "noframe", "large"],
 )
 async def test_of_any_other_file_type_size_and_first_bytes_are_told(
     real: Bench, sandbox: Sandbox, data: bytes, words: str

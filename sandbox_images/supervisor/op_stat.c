@@ -21,6 +21,7 @@ struct stat_op {
     enum stage stage;
     const uint8_t *path; /* the current one */
     uint32_t length;
+    unsigned retries;
     struct kf_find find;
     struct kf_record record;
     char target[PATH_MAX];
@@ -57,13 +58,19 @@ static void give_record(struct stat_op *op, struct kf_run *run)
     end_item(op);
 }
 
-static void begin_path(struct stat_op *op)
+static void find_path(struct stat_op *op)
 {
-    op->left--;
-    op->path = kf_get_bytes(&op->paths, &op->length);
     op->record = (struct kf_record){.has = 0};
     kf_find_begin(&op->find, op->base.root, op->path, op->length, 0);
     op->stage = FIND;
+}
+
+static void begin_path(struct stat_op *op)
+{
+    op->left--;
+    op->retries = 0;
+    op->path = kf_get_bytes(&op->paths, &op->length);
+    find_path(op);
 }
 
 /* Hash or walk what the descriptor in `find` stands for: the claimed thing itself, or a claimed link's target. */
@@ -102,7 +109,7 @@ static void found(struct stat_op *op, struct kf_run *run)
         kf_record_link(&op->record, op->find.fd, "", op->target);
     if (link && (op->flags & FLAG_CLAIM)) {
         kf_find_end(&op->find);
-        kf_find_begin(&op->find, op->base.root, op->path, op->length, KF_FOLLOW);
+        kf_find_begin(&op->find, op->base.root, op->path, op->length, KF_FOLLOW | KF_WALK);
         op->stage = FIND_TARGET;
     } else if ((op->flags & FLAG_CLAIM) || ((op->flags & FLAG_DIGEST) && S_ISREG(op->record.st.st_mode))) {
         begin_content(op, run);
@@ -111,8 +118,19 @@ static void found(struct stat_op *op, struct kf_run *run)
     }
 }
 
+/* What a claimed link leads to: the link followed must be the very one whose record is given. */
 static void found_target(struct stat_op *op, struct kf_run *run)
 {
+    const struct kf_find *f = &op->find;
+    const struct stat *link = &op->record.st;
+    if (!f->was_link || f->link_inode != link->st_ino || f->link_device != link->st_dev) {
+        kf_find_end(&op->find);
+        if (++op->retries > KF_MAX_RETRIES)
+            give_errno(op, run, EAGAIN);
+        else
+            find_path(op);
+        return;
+    }
     op->record.target_type = kf_type_of(op->find.st.st_mode);
     op->record.has |= KF_HAS_TARGET_TYPE;
     begin_content(op, run);

@@ -36,6 +36,9 @@ struct kf_find {
     struct stat st; /* of fd */
     bool slash;     /* the path ends in a slash */
     size_t depth;   /* KF_WALK: levels between the root and `dir` */
+    bool was_link;  /* KF_WALK: the path names a link, this one; fd is what it leads to */
+    dev_t link_device;
+    ino_t link_inode;
     uint8_t kind;   /* why it failed */
     int error;
 

@@ -33,6 +33,7 @@ static bool start(struct kf_find *f)
     f->at = 0;
     f->end = f->own = f->length;
     f->links = 0;
+    f->was_link = false;
     back_to_root(f);
     return true;
 }
@@ -179,6 +180,11 @@ static enum kf_found named(struct kf_find *f, const char *name, bool from_link)
     if (fd < 0) {
         bool nothing = errno == ENOENT && last && !from_link && (f->flags & KF_ENTRY);
         return nothing ? arrive(f, name, -1, NULL, false) : kf_find_fail(f, errno);
+    }
+    if (S_ISLNK(st.st_mode) && last && !from_link) {
+        f->was_link = true;
+        f->link_device = st.st_dev;
+        f->link_inode = st.st_ino;
     }
     if (S_ISLNK(st.st_mode) && (!last || (f->flags & KF_FOLLOW) || (slash && !(f->flags & KF_ENTRY))))
         return follow(f, fd) ? KF_FIND_AGAIN : KF_FIND_FAILED;

@@ -1,0 +1,109 @@
+/* libFuzzer target: a header and what it announces. The first byte picks nothing: the input is a frame as the host would
+ * send it. Every file request is decoded and then run for some steps in an empty root, with WDATA, WDATA_EOF and
+ * CREDIT taken from the rest of the input; any other payload goes through every get of the reader. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "frames.h"
+
+#define ROOM_EVERY 2048 /* inputs between two sweeps of the root */
+
+static struct kf_root root = {.fd = -1, .mount = "/workspace"};
+static char folder[] = "/dev/shm/kf-fuzz-XXXXXX";
+
+static void sink(void *channel, uint8_t type, uint64_t id, const void *payload, size_t length)
+{
+    unsigned *terminals = channel;
+    const uint8_t *bytes = payload;
+    volatile uint8_t seen = length ? (uint8_t)(bytes[0] ^ bytes[length - 1]) : 0;
+    (void)seen, (void)id;
+    if (length > KF_MAX_PAYLOAD || *terminals > 0)
+        abort(); /* too large for a frame, or something after the terminal frame */
+    *terminals += type == KF_OK || type == KF_ERROR;
+}
+
+static void leave(void)
+{
+    close(root.fd);
+    rmdir(folder);
+}
+
+static void enter(void)
+{
+    if (!mkdtemp(folder) || (root.fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+        abort();
+    kf_files_probe(&root);
+    atexit(leave);
+}
+
+/* Run a request to its end, or until it waits for the host with nothing more to come. */
+static void run(struct kf_op *op, const uint8_t *rest, size_t length, unsigned limit)
+{
+    unsigned terminals = 0;
+    struct kf_emitter out = {.channel = &terminals, .emit = sink};
+    bool legal = kf_op_data(op, rest, length, &out) && kf_op_eof(op);
+    kf_op_credit(op, length);
+    enum kf_step step = KF_AGAIN;
+    for (unsigned i = 0; step == KF_AGAIN && i < limit; i++)
+        step = kf_op_step(op, &out);
+    if ((step == KF_DONE) != (terminals == 1))
+        abort();
+    (void)legal;
+    kf_op_free(op);
+}
+
+static void request(uint8_t type, const uint8_t *payload, size_t length, const uint8_t *rest, size_t rest_length)
+{
+    struct kf_op *op = kf_op_new(&root, type, 1, payload, length);
+    if (op)
+        run(op, rest, rest_length, 8);
+}
+
+/* Remove what the inputs made: every name in the root, by the code under test. */
+static void sweep(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "chmod -R u+rwx %s; find %s -mindepth 1 -delete", folder, folder);
+    if (system(command) != 0)
+        abort();
+}
+
+static void read_everything(const uint8_t *payload, size_t length)
+{
+    struct kf_reader r = kf_reader(payload, length);
+    uint32_t n, count = kf_get_count(&r, 1);
+    size_t rest;
+    for (uint32_t i = 0; i < count && r.ok; i++) {
+        const uint8_t *bytes = kf_get_bytes(&r, &n);
+        if (bytes && n && memchr(bytes, 0, n) && bytes + n > r.end)
+            abort();
+    }
+    kf_get_bool(&r), kf_get_u8(&r), kf_get_u16(&r), kf_get_u32(&r), kf_get_u64(&r);
+    kf_get_raw(&r, 32);
+    const uint8_t *at = kf_get_rest(&r, &rest);
+    if (at && at + rest != payload + length)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static unsigned inputs;
+    struct kf_header header;
+    if (root.fd < 0)
+        enter();
+    if (size < KF_HEADER || !kf_header_read(data, &header) || header.length > size - KF_HEADER)
+        return 0;
+    root.have_openat2 = header.id % 2;
+    const uint8_t *payload = data + KF_HEADER, *rest = payload + header.length;
+    size_t rest_length = size - KF_HEADER - header.length;
+    read_everything(payload, header.length);
+    if (kf_is_file_request(header.type))
+        request(header.type, payload, header.length, rest, rest_length < 4096 ? rest_length : 4096);
+    if (++inputs % ROOM_EVERY == 0)
+        sweep();
+    return 0;
+}

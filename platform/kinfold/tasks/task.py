@@ -207,7 +207,7 @@ class ParentTask:
         return sandbox
 
     async def _own_provider(self) -> Provider:
-        from kinfold.sandbox import DockerProvider
+        from kinfold.sandbox.docker.provider import DockerProvider
 
         return await self._stack.enter_async_context(DockerProvider())
 

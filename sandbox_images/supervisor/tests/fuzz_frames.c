@@ -2,6 +2,7 @@
  * send it. Every file request is decoded and then run for some steps in an empty root, with WDATA, WDATA_EOF and
  * CREDIT taken from the rest of the input; any other payload goes through every get of the reader. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The `kinfold` command: runs the typer app and turns every kinfold error into `error:` and `hint:` lines."""
-    from kinfold.cli.app import run_app
+    """The `kinfold` command; Ctrl-C ends it with 130 from its first import on."""
+    try:
+        from kinfold.cli.app import run_app
 
-    run_app()
+        run_app()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

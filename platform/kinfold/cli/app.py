@@ -28,8 +28,6 @@ def run_app() -> None:
     """Run the command line; the process ends with the exit code of design §6."""
     try:
         app()
-    except KeyboardInterrupt:  # before or after the part that handles signals itself
-        sys.exit(130)
     except Exception as error:  # noqa: BLE001 - an expected error becomes two lines, a bug is raised again
         exit_with(error)
 

@@ -40,7 +40,7 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
     """One more step in which the model can only complete; it changes the delivery, never why the run ended."""
     if run.purse.exhausted:
         return Ending(ended_by=ended_by)
-    run.history.say_last(words("finalise").format(reason=_REASONS[ended_by]))
+    run.context.reminders.append(words("finalise").format(reason=_REASONS[ended_by]))
     run.state.complete_refused = True  # there is no second try: what is claimed is accepted, with a warning
     with run.context.lifeline.alive(at_most=FINALISATION):
         reply = await ask(run, tool_choice=run.final_tool().key)

@@ -41,7 +41,7 @@ class History:
         self._messages.append(Message.user(text))
 
     def say_last(self, text: str) -> None:
-        """Add a note at the end of the last user message, results first; for the last request of a run only."""
+        """Add a note at the end of the last user message, behind its results."""
         if not self._messages or self._messages[-1].role != "user":
             self.say(text)
             return

@@ -9,6 +9,7 @@ import anyio
 
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.finish import FINALISED, close, finalise
+from kinfold.agent.instructions import words
 from kinfold.agent.run import Ending, LoopConfig, LoopInput, Run, RunResult
 from kinfold.agent.step import ask, settle
 from kinfold.errors import KinfoldError, LimitExceeded, ModelError, SandboxError
@@ -20,6 +21,8 @@ __all__ = ["LoopConfig", "LoopInput", "RunResult", "run_agent_loop"]
 
 log = logging.getLogger(__name__)
 
+STEPS_LEFT = 2
+"""So many steps before its limit a run is reminded of it, unless the limit is very low anyway."""
 _MAKE_TMPDIR = 'd="$HOME/tmp/$1" && mkdir -p "$d" && cd "$d" && pwd -P'
 _LIMITS: dict[str, EndedBy] = {"steps": "step_limit", "tokens": "context", "time": "timeout", "cost": "budget"}
 
@@ -75,6 +78,8 @@ async def _steps(run: Run) -> Ending:
             return Ending(ended_by="step_limit")
         if run.purse.exhausted:
             return Ending(ended_by="budget")
+        if run.config.max_steps - run.steps == STEPS_LEFT < run.config.max_steps / 2:
+            run.context.reminders.append(words("steps_left").format(left=STEPS_LEFT, max_steps=run.config.max_steps))
         ending = await settle(run, await ask(run))
         if ending is not None:
             return ending

@@ -29,6 +29,9 @@ CLOSE_STREAM = 5.0
 async def ask(run: Run, *, tool_choice: str | None = None) -> Reply:
     """Make one request and relay its chunks. Counts a step, its tokens and its price. Raises `ModelError`."""
     run.steps += 1
+    if run.context.reminders:
+        run.history.say_last("\n".join(run.context.reminders))
+        run.context.reminders.clear()
     await run.emit(StepStarted, step=run.steps, usage=run.usage)
     lifeline = run.context.lifeline
     lifeline.patience(run.config.chunk_timeout)

@@ -105,10 +105,12 @@ class ParentTask:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
-        if self._group is not None:
-            # Without the exception: the group would wrap it, and its tasks have ended.
-            await self._group.__aexit__(None, None, None)
+        try:
+            await self.aclose()
+        finally:
+            if self._group is not None:
+                # Without the exception: the group would wrap it, and its tasks have ended.
+                await self._group.__aexit__(None, None, None)
 
     async def start(self) -> None:
         """Check everything, open the sandbox and start the main agent.
@@ -187,7 +189,11 @@ class ParentTask:
                 self._main.stop("cancelled")
                 await self._done.wait()  # bounded: the run closes itself within its own limits
             with anyio.move_on_after(CLOSING) as bound:
-                await self._stack.aclose()
+                try:
+                    await self._stack.aclose()
+                except SandboxError as error:
+                    log.exception("closing task %s failed", self.id)
+                    self._note_late(f"closing was not clean: {error.message}; run `kinfold reap`")
         if bound.cancelled_caught:
             self._note_late(f"the sandbox did not close within {CLOSING:.0f} s; `kinfold reap` removes what is left")
 
@@ -203,20 +209,13 @@ class ParentTask:
     async def _open_sandbox(self, spec: SandboxSpec) -> Sandbox:
         labelled = spec.model_copy(update={"labels": {"task": self.id, **spec.labels}})
         sandbox = await (self._provider or await self._own_provider()).create(labelled)
-        self._stack.push_async_callback(self._close_sandbox, sandbox)
+        self._stack.push_async_callback(sandbox.aclose)
         return sandbox
 
     async def _own_provider(self) -> Provider:
         from kinfold.sandbox.docker.provider import DockerProvider
 
         return await self._stack.enter_async_context(DockerProvider())
-
-    async def _close_sandbox(self, sandbox: Sandbox) -> None:
-        try:
-            await sandbox.aclose()
-        except SandboxError as error:
-            log.exception("closing sandbox %s failed", sandbox.id)
-            self._note_late(f"sandbox {sandbox.id} could not be closed: {error.message}; run `kinfold reap`")
 
     def _open_log(self, spec: SandboxSpec) -> EventLog:
         path = self._state_dir / "tasks" / self.id / "events.jsonl"

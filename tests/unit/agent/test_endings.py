@@ -85,6 +85,15 @@ async def test_at_the_step_limit_one_more_step_may_only_complete() -> None:
     assert [block.type for block in last.content] == ["tool_result", "text"]
 
 
+async def test_a_run_is_reminded_once_when_few_steps_are_left() -> None:
+    stage = Stage()
+    await stage.run(*[WRITE_A] * 4, complete("done"), max_steps=6)
+    reminded = [request.step for request in stage.requests if "Reminder" in request.messages[-1].text]
+    assert reminded == [5]
+    last = stage.requests[4].messages[-1]
+    assert [block.type for block in last.content] == ["tool_result", "text"]
+
+
 async def test_a_refused_finalisation_still_keeps_the_work() -> None:
     stage = Stage()
     other = calls(("write_file", {"path": "late.txt", "content": "no"}), text="I would rather write")

@@ -15,14 +15,15 @@ class MemoryProvider:
 
     name = "memory"
 
-    def __init__(self, failure: BaseException | None = None) -> None:
+    def __init__(self, failure: BaseException | None = None, *, kind: type[MemorySandbox] = MemorySandbox) -> None:
         self.failure = failure
+        self.kind = kind
         self.made: list[MemorySandbox] = []
 
     async def create(self, spec: SandboxSpec) -> MemorySandbox:
         if self.failure is not None:
             raise self.failure
-        sandbox = MemorySandbox()
+        sandbox = self.kind()
         sandbox.spec_given = spec
         self.made.append(sandbox)
         return sandbox

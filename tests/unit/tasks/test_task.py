@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.unit.agent.stage import calls, complete, hang, tool
+from tests.unit.agent.stage import MemorySandbox, calls, complete, hang, tool
 from tests.unit.tasks.house import MemoryProvider
 
 from kinfold import ParentTask, RunLimits, SandboxSpec, run
@@ -280,14 +280,12 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
 
 
 async def test_a_sandbox_that_does_not_close_is_said_in_the_result() -> None:
-    provider = MemoryProvider()
+    class Stuck(MemorySandbox):
+        async def aclose(self) -> None:
+            raise SandboxError("the engine went away")
 
-    async def refuse() -> None:
-        raise SandboxError("the engine went away")
-
-    async with parent(writer, provider) as task:
+    async with parent(writer, MemoryProvider(kind=Stuck)) as task:
         await task.start()
-        provider.made[0].aclose = refuse  # type: ignore[method-assign]
         await task.wait()
     assert any("the engine went away" in warning and "kinfold reap" in warning for warning in task.result.warnings)
 

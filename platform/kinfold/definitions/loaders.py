@@ -43,7 +43,7 @@ def load(path: str | os.PathLike[str], *, extra_tool_keys: Collection[str] = ())
     Raises `ConfigError` for a missing or empty path, an unreadable file, a type that stands twice, any fault inside.
     """
     definitions: dict[str, SubagentDefinition] = {}
-    for file in _files(Path(path)):
+    for file in _found(Path(path)):
         for draft in _drafts(file, _text(file), extra_tool_keys):
             definition = draft.build(extra_tool_keys)
             first = definitions.setdefault(definition.type, definition)
@@ -58,6 +58,13 @@ def _drafts(file: Path, text: str, extra: Collection[str]) -> list[Draft]:
     from kinfold.definitions import agent_file  # PyYAML is needed for these alone
 
     return agent_file.drafts(file, text, extra)
+
+
+def _found(path: Path) -> list[Path]:
+    try:
+        return _files(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", hint="check the path given to --agents") from error
 
 
 def _files(path: Path) -> list[Path]:

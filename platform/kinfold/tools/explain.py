@@ -1,4 +1,4 @@
-"""Says in short words what is wrong with a call's arguments, so that the model can put it right at once."""
+"""Says in short words what is wrong with a call's arguments or paths, so that the model can put it right at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ValidationError
 
 from kinfold.definitions.aliases import did_you_mean
+from kinfold.errors import PathError, PathReason
+from kinfold.sandbox.base import WORKSPACE
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -14,6 +16,26 @@ if TYPE_CHECKING:
 MAX_ERRORS = 8
 MAX_SHOWN = 60
 """Characters of a wrong value that are shown back."""
+
+
+PATH_HINTS: dict[PathReason, str] = {
+    "path_escape": f"only what lies in {WORKSPACE} can be used, links included",
+    "not_found": "list_dir or glob shows what is there",
+    "is_directory": "name a file in it; list_dir shows them",
+    "not_a_directory": "name the directory that it lies in",
+    "not_regular": "pipes, sockets and devices are no files; a program in bash may use them",
+    "permission_denied": "its mode forbids it; bash can chmod what is your own",
+    "too_large": "look at a part of it by a program in bash",
+    "conflict": "somebody else changed it: read it again and decide anew",
+    "invalid": "use a relative path of ordinary names",
+    "no_space": "remove what is no longer needed",
+}
+"""What to do where whoever raised the error had nothing better to say."""
+
+
+def path_hint(error: PathError) -> str:
+    """One line on what to do instead."""
+    return error.hint or PATH_HINTS[error.reason]
 
 
 def invalid_arguments(tool: str, arguments: type[BaseModel], error: ValidationError) -> str:

@@ -137,8 +137,10 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
         return _failed(explain.invalid_arguments(tool.key, tool.arguments, error))
     try:
         result = await tool.call(context, arguments)
-    except (ToolError, PathError) as error:
+    except ToolError as error:
         result = _failed(error.message, error.hint)
+    except PathError as error:
+        result = _failed(error.message, explain.path_hint(error))
     if isinstance(result, Completion):
         return result
     return await spill.fit(result, tool=tool.key, budget=tool.result_budget, context=context)

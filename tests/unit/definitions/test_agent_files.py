@@ -162,6 +162,8 @@ def test_a_path_without_definitions_is_an_error(tmp_path: Path) -> None:
         load(tmp_path / "missing")
     with pytest.raises(ConfigError, match="no definition in this directory"):
         load(tmp_path)
+    with pytest.raises(ConfigError, match="File name too long"):
+        load(tmp_path / ("x" * 300))
     other = tmp_path / "agents.json"
     other.write_text("{}")
     with pytest.raises(ConfigError, match=r"neither \.toml nor \.md"):

@@ -81,7 +81,7 @@ async def test_a_background_process_is_named_read_on_and_ended(real: Bench, othe
     assert exec_id in started
     assert "is no background exec of this run" in await other.refusal("bash", kill=exec_id)
     seen = 0
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while seen < 2:
             text = await real.text("bash", exec_id=exec_id)
             assert "processes that it started still run" in text
@@ -113,7 +113,7 @@ async def test_output_is_seen_by_a_watcher_while_the_command_runs(real: Bench) -
         await real.text("bash", command="echo first; while [ ! -e go ]; do sleep 0.02; done; echo second")
 
     real.on_event = watch
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await seen.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinfold.tools.lines import MAX_LINE, Window
@@ -10,6 +10,7 @@ from kinfold.tools.lines import MAX_LINE, Window
 PIECES = st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b"\n\n", "é".encode(), b"word " * 30]), max_size=40)
 
 
+@settings(deadline=None)
 @given(pieces=PIECES, first=st.integers(1, 5), limit=st.integers(1, 5))
 def test_however_a_text_is_chunked_its_lines_are_the_same(pieces: list[bytes], first: int, limit: int) -> None:
     window = Window(first=first, limit=limit, budget=1_000_000)
@@ -26,6 +27,7 @@ def test_however_a_text_is_chunked_its_lines_are_the_same(pieces: list[bytes], f
     assert window.lines == expected[first - 1 : first - 1 + limit]
 
 
+@settings(deadline=None)
 @given(length=st.integers(1, 3 * MAX_LINE), chunk=st.integers(1, 700))
 def test_a_long_line_is_cut_and_its_length_is_true(length: int, chunk: int) -> None:
     window = Window(first=1, limit=9, budget=1_000_000)

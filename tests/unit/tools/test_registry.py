@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tests.unit.tools.bench import Bench, dispatched, text_of
 
 from kinfold.definitions import DEFAULT, KNOWN_TOOL_KEYS
-from kinfold.errors import ConfigError, PathError, SandboxLost, ToolError
+from kinfold.errors import ConfigError, PathError, PathReason, SandboxLost, ToolError
 from kinfold.events import ToolEnded, ToolStarted
 from kinfold.messages import ImageBlock, TextBlock, ToolCall
 from kinfold.tools import registry
@@ -181,6 +182,15 @@ async def test_what_the_model_can_mend_becomes_a_failed_result_with_its_hint(ben
     assert result.is_error
     assert "no such city" in text_of(result)
     assert "hint: try Ulm" in text_of(result)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reason", typing.get_args(PathReason))
+async def test_every_path_that_cannot_be_used_comes_with_what_to_do(bench: Bench, reason: PathReason) -> None:
+    tool = own_tool(raising(PathError(reason, "x")))
+    result = await dispatched({"weather": tool}, call(city="X"), bench.make())
+    assert result.is_error
+    assert "\nhint: " in text_of(result)
 
 
 @pytest.mark.anyio

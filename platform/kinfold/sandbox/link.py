@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import anyio
 
-from kinfold.errors import EngineUnavailable, SandboxLost, StartFailed
+from kinfold.errors import SandboxError, SandboxLost, StartFailed
 from kinfold.sandbox.base import Provider, SandboxRef
 from kinfold.sandbox.channel import Channel, ChannelBroken, DeadlinePassed
 from kinfold.sandbox.collect import Answer
@@ -30,6 +30,8 @@ _ATTEMPT_TIMEOUT = 15.0
 _DELAYS = (0.0, 0.25, 1.5)
 """Seconds before each attempt at a new channel."""
 _IN_FLIGHT = 16
+_FAILURES = (ChannelBroken, SandboxError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
+"""What one attempt at a new channel may fail with; the next one may succeed. (`TimeoutError` is an `OSError`.)"""
 
 
 class Link:
@@ -51,7 +53,7 @@ class Link:
         """The first channel. Raises `StartFailed`, or what `Provider.open_stream` raises."""
         try:
             channel = await self._attempt()
-        except (ChannelBroken, anyio.BrokenResourceError, anyio.EndOfStream, TimeoutError, OSError) as error:
+        except (ChannelBroken, anyio.BrokenResourceError, anyio.EndOfStream, OSError) as error:
             raise StartFailed(
                 f"the supervisor of {self.ref.id} does not answer: {str(error) or type(error).__name__}",
                 hint="the image must be for this machine's architecture; `kinfold doctor` checks the engine",
@@ -100,15 +102,7 @@ class Link:
             except SandboxLost as lost:
                 self.lose(lost.message)
                 raise
-            except (
-                ChannelBroken,
-                EngineUnavailable,
-                StartFailed,
-                anyio.BrokenResourceError,
-                anyio.EndOfStream,
-                TimeoutError,
-                OSError,
-            ) as error:
+            except _FAILURES as error:
                 failure = error
                 continue
             if channel.hello.generation != old.hello.generation:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kinfold.errors import ConfigError, SandboxLost, Unenforceable
-from kinfold.sandbox.base import ExecRequest, Provider, SandboxSpec
+from kinfold.sandbox.base import ExecRequest, Limits, Provider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
 
 MakeSpec = Callable[..., SandboxSpec]
@@ -21,7 +21,7 @@ async def test_a_name_makes_create_idempotent(provider: Provider, make_spec: Mak
         async with await provider.create(make_spec(keep=0, name=name)) as second:
             assert (second.id, second.generation) == (first.id, first.generation)
         with pytest.raises(ConfigError):
-            await provider.create(make_spec(keep=0, name=name, env={"A": "1"}))
+            await provider.create(make_spec(keep=0, name=name, limits=Limits(pids=100)))
         assert (await first.exec(["true"])).exit_code == 0
 
 

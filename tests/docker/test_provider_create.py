@@ -18,6 +18,8 @@ from kinfold.errors import ConfigError, ImageMissing, Unenforceable
 from kinfold.sandbox.base import MIB, Limits
 from kinfold.sandbox.binary import supervisor_path
 from kinfold.sandbox.docker import volume
+from kinfold.sandbox.docker.client import Engine
+from kinfold.sandbox.docker.provider import DockerProvider
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make directories of other owners")
 
@@ -103,6 +105,25 @@ async def test_an_image_of_one_static_program_runs_it(own_state: Path, one_file_
         await sandbox.write("a/b", b"x")
         assert await sandbox.read("a/b") == b"x"
         assert (await sandbox.exec("true")).exit_code == 127
+
+
+@pytest.mark.anyio
+async def test_an_image_without_a_shell_does_not_hide_what_the_engine_enforces(
+    own_state: Path, one_file_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with DockerProvider(state_dir=own_state) as provider:
+        async with await provider.create(spec(image=one_file_image)) as sandbox:
+            assert [control.name for control in sandbox.not_enforced] == ["disk"]
+    monkeypatch.setattr("kinfold.sandbox.docker.controls.local_image", _no_image)
+    async with DockerProvider(state_dir=own_state / "fresh") as provider:
+        async with await provider.create(spec(image=one_file_image)) as sandbox:
+            assert {"memory", "disk", "network_none"} <= {control.name for control in sandbox.not_enforced}
+        async with await provider.create(spec()) as sandbox:
+            assert [control.name for control in sandbox.not_enforced] == ["disk"]
+
+
+async def _no_image(engine: Engine, image: str) -> None:
+    return None
 
 
 @as_root

@@ -23,15 +23,17 @@ import anyio.to_thread
 from kinfold.errors import ConfigError, KinfoldError, SandboxError, SandboxLost, StartFailed, Unenforceable
 from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.dial import Listener
-from kinfold.sandbox.docker import probe, state, workspaces
+from kinfold.sandbox.docker import state, workspaces
 from kinfold.sandbox.docker.admission import Admitted, admit, fit_limits
 from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
+from kinfold.sandbox.docker.controls import Controls
 from kinfold.sandbox.docker.create import Plan
 from kinfold.sandbox.docker.intent import fresh_id, intent, lease
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
 from kinfold.sandbox.docker.stream import open_engine_stream
+from kinfold.sandbox.docker.sweep import sweep
 from kinfold.sandbox.docker.workspaces import Layout, Making, Workspaces
 from kinfold.sandbox.records import FileRecords, Owner, Records, SandboxRecord, default_state_dir
 from kinfold.sandbox.sandbox import Sandbox
@@ -65,16 +67,17 @@ class DockerProvider:
     ) -> None:
         self.engine = Engine(host)
         self.workspaces = Workspaces(Path(state_dir).absolute() if state_dir is not None else default_state_dir())
-        self.records: Records = records if records is not None else FileRecords(self._state_dir / "records")
+        self.records: Records = records if records is not None else FileRecords(self.state_dir / "records")
         self._instance = instance
-        self._channel: ChannelKind = channel
+        self.channel: ChannelKind = channel
         self._channels: dict[str, ChannelKind] = {}
-        self._probes = probe.ProbeCache(self._state_dir)
+        self._controls = Controls(self)
         self._names: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
         self._containers: Containers | None = None
 
     @property
-    def _state_dir(self) -> Path:
+    def state_dir(self) -> Path:
+        """Where workspaces, records and measurements are kept."""
         return self.workspaces.state_dir
 
     @property
@@ -107,19 +110,20 @@ class DockerProvider:
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `Provider.create`."""
-        admitted = admit(spec, self._state_dir)
+        admitted = admit(spec, self.state_dir)
         if spec.name is None:
-            return await self._create(admitted)
+            return await self.create_admitted(admitted)
         async with self._names.setdefault(spec.name, anyio.Lock()):
-            return await self._create(admitted)
+            return await self.create_admitted(admitted)
 
-    async def _create(self, admitted: Admitted, *, probing: bool = False) -> Sandbox:
+    async def create_admitted(self, admitted: Admitted, *, probing: bool = False) -> Sandbox:
+        """`create`, past the checks; a sandbox that serves to measure the controls does not ask for them."""
         spec = admitted.spec
         facts = await self.engine.facts()
         _check_runtime(spec, facts)
         limits = fit_limits(spec.limits, facts.cpus)
         image_id = await find_image(self.engine, spec)
-        not_enforced = () if probing else await self._not_enforced(spec, image_id)
+        not_enforced = () if probing else await self._controls.not_enforced(spec, image_id)
         sandbox_id = fresh_id()
         workspace = self.workspaces.layout(sandbox_id, admitted.given).workspace
         record = intent(sandbox_id, admitted, workspace, (self.name, self.instance, facts.id))
@@ -155,7 +159,7 @@ class DockerProvider:
     async def _start(self, plan: Plan, record: SandboxRecord, not_enforced: tuple[Control, ...]) -> Sandbox:
         container_id = await self.containers.run(plan, record)
         record = await self.records.adopt(record.id, handle=container_id)
-        sandbox = Sandbox(provider=self, ref=self._ref(record, "running"), spec=plan.spec, not_enforced=not_enforced)
+        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=plan.spec, not_enforced=not_enforced)
         try:
             await sandbox.open()
             await prove_workspace(sandbox, plan.layout.workspace)
@@ -189,8 +193,8 @@ class DockerProvider:
         abandoned = not held.detached and held.owner.fate() == "dead"
         if held.state == "intended":
             if held.owner.fate() == "dead":
-                await self.destroy(self._ref(held, "missing"))
-                return await self._create(admitted)
+                await self.destroy(self.ref(held, "missing"))
+                return await self.create_admitted(admitted)
             held = await self._await_adoption(held)
         if abandoned:
             held = await self.records.adopt(held.id, owner=Owner.current())
@@ -216,37 +220,7 @@ class DockerProvider:
     async def probe(self) -> ProbeReport:
         """See `Provider.probe`."""
         spec = SandboxSpec(keep=0.0)
-        return await self._probe(spec, await find_image(self.engine, spec), fresh=True)
-
-    async def _probe(self, spec: SandboxSpec, image_id: str, *, fresh: bool = False) -> ProbeReport:
-        facts = await self.engine.facts()
-        key = probe.cache_key(facts, spec.runtime, self.containers.volume().digest, self._channel)
-        async with self._probes.lock:
-            report = None if fresh else self._probes.get(key)
-            if report is None:
-                report = await self._measure(facts, spec, image_id)
-                self._probes.put(key, report)
-        return report
-
-    async def _measure(self, facts: EngineFacts, spec: SandboxSpec, image_id: str) -> ProbeReport:
-        """One short sandbox, looked at from inside."""
-        wanted = admit(SandboxSpec(image=image_id, pull="never", runtime=spec.runtime, keep=0.0), self._state_dir)
-        limits = fit_limits(wanted.spec.limits, facts.cpus)
-        async with await self._create(wanted, probing=True) as sandbox:
-            seen = await probe.look_inside(sandbox)
-            channel = self.channel_of(sandbox.ref)
-        controls = probe.judge(seen, limits, spec.runtime or facts.default_runtime, channel)
-        return ProbeReport(engine=facts.describe(), controls=controls)
-
-    async def _not_enforced(self, spec: SandboxSpec, image_id: str) -> tuple[Control, ...]:
-        report = await self._probe(spec, image_id)
-        missing = tuple(control for control in report.not_enforced if _demanded(control, spec))
-        if missing and spec.strict:
-            words = "; ".join(f"{control.name}: {control.reason}" for control in missing)
-            raise Unenforceable(
-                f"not enforced on this engine: {words}", hint="`kinfold doctor` lists them; strict=False goes without"
-            )
-        return missing
+        return await self._controls.report(spec, await find_image(self.engine, spec), fresh=True)
 
     # --- connect, list, destroy -------------------------------------------------------------------------------------
 
@@ -262,12 +236,12 @@ class DockerProvider:
     async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
         await self.containers.check_alive(record.id, record.handle)
         spec = SandboxSpec.model_validate(record.spec)
-        not_enforced = await self._not_enforced(spec.model_copy(update={"strict": False}), record.image)
+        not_enforced = await self._controls.not_enforced(spec.model_copy(update={"strict": False}), record.image)
         if spec.detached and spec.idle_ttl is not None:
             await self.records.renew(record.id, lease(spec, record.created_at, time.time()))
         if borrowed:
             spec = spec.model_copy(update={"detached": True})
-        sandbox = Sandbox(provider=self, ref=self._ref(record, "running"), spec=spec, not_enforced=not_enforced)
+        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=spec, not_enforced=not_enforced)
         await sandbox.open()
         return sandbox
 
@@ -281,7 +255,7 @@ class DockerProvider:
             if ours and wanted.items() <= record.labels.items():
                 found = containers.get(record.id)
                 word = state.state_word(found["State"]) if found is not None else "missing"
-                refs.append(self._ref(record, "creating" if record.state == "intended" and found is None else word))
+                refs.append(self.ref(record, "creating" if record.state == "intended" and found is None else word))
         return refs
 
     async def destroy(self, ref: SandboxRef) -> None:
@@ -294,21 +268,36 @@ class DockerProvider:
                 hint="point DOCKER_HOST at the engine that it was created on",
             )
         await self.containers.remove(ref.id, ref.handle)
-        self._channels.pop(ref.id, None)
+        self.forget_channel(ref.id)
         if record is not None and record.state != "released":
             await self._finish(record, keep=float(record.spec.get("keep", 0.0)))
 
     async def _finish(self, record: SandboxRecord, *, keep: float) -> None:
         """The container is gone: remove what is ours on the host, release the record."""
         keeps = record.made and keep > 0
-        left = await anyio.to_thread.run_sync(lambda: self.workspaces.remove(record.id, workspace=not keeps))
+        left = await self.remove_directories(record, workspace=not keeps)
         if not record.made:
-            left += await anyio.to_thread.run_sync(workspaces.remove_scratch, record.workspace)
+            left += tuple(await anyio.to_thread.run_sync(workspaces.remove_scratch, record.workspace))
         if left:
             logger.warning("sandbox %s: left on the host: %s", record.id, "; ".join(left[:5]))
             await self.records.release(record.id, keep_until=time.time() + (keep if keeps else 0.0))
             return
         await self.records.release(record.id, keep_until=time.time() + keep if keeps else None)
+
+    async def remove_directories(self, record: SandboxRecord, *, workspace: bool) -> tuple[str, ...]:
+        """Remove what is ours on the host; gives back what would not go."""
+
+        def remove() -> tuple[str, ...]:
+            return tuple(self.workspaces.remove(record.id, workspace=workspace))
+
+        left = await anyio.to_thread.run_sync(remove)
+        if left and os.geteuid() != 0:
+            try:
+                await sweep(self, record, workspace=workspace)
+            except KinfoldError as error:
+                return (*left, f"removing as the agent failed: {error}")
+            left = await anyio.to_thread.run_sync(remove)
+        return left
 
     # --- the channel ------------------------------------------------------------------------------------------------
 
@@ -337,7 +326,7 @@ class DockerProvider:
             async with Listener(self.workspaces.layout(ref.id).dial, peer_uids=_peer_uids(facts)) as listener:
                 stream = await self._accepted(listener, ref)
         except (StartFailed, OSError) as error:
-            if self._channel == "socket":
+            if self.channel == "socket":
                 raise StartFailed(
                     f"the supervisor did not dial the local socket: {error}", hint="use the engine's stream"
                 ) from error
@@ -355,9 +344,14 @@ class DockerProvider:
 
     def channel_of(self, ref: SandboxRef) -> ChannelKind:
         """How this sandbox's supervisor is reached; `auto` until a stream was opened."""
-        return self._channels.get(ref.id, self._channel)
+        return self._channels.get(ref.id, self.channel)
 
-    def _ref(self, record: SandboxRecord, word: state.Word) -> SandboxRef:
+    def forget_channel(self, sandbox_id: str) -> None:
+        """The container is gone; another one of that id is tried anew."""
+        self._channels.pop(sandbox_id, None)
+
+    def ref(self, record: SandboxRecord, word: state.Word) -> SandboxRef:
+        """How others may name this record's sandbox."""
         return SandboxRef(
             id=record.id,
             provider=self.name,
@@ -380,12 +374,6 @@ def _check_runtime(spec: SandboxSpec, facts: EngineFacts) -> None:
             f"the engine has no runtime {spec.runtime!r}; it has {', '.join(facts.runtimes) or 'none that it names'}",
             hint="install it in the engine's configuration, or leave `runtime` out",
         )
-
-
-def _demanded(control: Control, spec: SandboxSpec) -> bool:
-    if control.name == "network_none":
-        return spec.network == "none"
-    return control.name != "read_only_root" or spec.read_only_root
 
 
 def _peer_uids(facts: EngineFacts) -> frozenset[int]:

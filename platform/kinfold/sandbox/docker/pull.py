@@ -21,19 +21,20 @@ _BARE_ID = re.compile(r"(sha256:)?[0-9a-f]{12,64}\Z")
 async def find_image(engine: Engine, spec: SandboxSpec) -> str:
     """The digest of the image that `spec` names. Raises `ImageMissing`, `EngineUnavailable`."""
     if spec.pull != "always":
-        found = await _local(engine, spec.image)
+        found = await local_image(engine, spec.image)
         if found is not None:
             return found
     if spec.pull == "never" or not _pullable(spec.image):
         raise _missing(spec.image, "is not on the engine")
     await _pull(engine, spec.image)
-    found = await _local(engine, spec.image)
+    found = await local_image(engine, spec.image)
     if found is None:
         raise _missing(spec.image, "was pulled, but the engine does not know it by this name")
     return found
 
 
-async def _local(engine: Engine, image: str) -> str | None:
+async def local_image(engine: Engine, image: str) -> str | None:
+    """The digest of an image that is on the engine; None where it is not."""
     try:
         found = await engine.call(f"look for image {image}", lambda api: api.inspect_image(image))
     except EngineRefused as error:

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import anyio.to_thread
-
 from kinfold.errors import KinfoldError
 from kinfold.sandbox.base import SandboxRef
 from kinfold.sandbox.docker import labels
@@ -95,7 +93,7 @@ async def _drop_sandbox(provider: DockerProvider, record: SandboxRecord, reason:
 async def _drop_workspace(provider: DockerProvider, record: SandboxRecord, dry_run: bool) -> Reaped:
     reason = f"kept until {_moment(record.keep_until or 0.0)}"
     if not dry_run:
-        left = await anyio.to_thread.run_sync(lambda: provider.workspaces.remove(record.id, workspace=True))
+        left = await provider.remove_directories(record, workspace=True)
         if left:
             return Reaped(
                 kind="workspace", name=record.id, reason=f"{reason}; would not go: {'; '.join(left[:3])}", removed=False

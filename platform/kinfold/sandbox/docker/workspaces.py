@@ -11,6 +11,7 @@ All of it is made here before the container, never by the engine's daemon. By di
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -119,11 +120,16 @@ class Workspaces:
             ) from error
         return layout
 
+    def make_dial(self, sandbox_id: str) -> Path:
+        """The dial directory, made again where it was removed."""
+        layout = self.layout(sandbox_id)
+        with opened(str(layout.root), DIRECTORY) as root:
+            _make_dial(root)
+        return layout.dial
+
     def _fill(self, root: int, layout: Layout, making: Making, checkpoint: Checkpoint) -> None:
         owner, extra = _ownership(making)
-        os.mkdir("dial", 0o755, dir_fd=root)
-        with opened("dial", DIRECTORY, dir_fd=root) as dial:
-            os.fchmod(dial, 0o755)
+        _make_dial(root)
         _make_given_to(root, "home", owner, 0o700 | extra)
         if not layout.made:
             return
@@ -184,6 +190,14 @@ def _owner_inside(making: Making) -> tuple[int, int] | None:
     found = os.stat(making.given)
     uid, gid = found.st_uid - making.mapping.base[0], found.st_gid - making.mapping.base[1]
     return (uid, max(gid, 0)) if uid > 0 and uid not in UNUSABLE_UIDS else None
+
+
+def _make_dial(root: int) -> None:
+    """0755: the supervisor is uid 0 without CAP_DAC_OVERRIDE, and has to look into it."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir("dial", 0o755, dir_fd=root)
+    with opened("dial", DIRECTORY, dir_fd=root) as dial:
+        os.fchmod(dial, 0o755)
 
 
 def _make_given_to(parent: int, name: str, owner: tuple[int, int] | None, mode: int) -> None:

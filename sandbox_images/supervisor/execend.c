@@ -9,9 +9,7 @@ static bool streams_done(const struct exec *e) { return e->out[0].eof && e->out[
 static void close_pipes(struct exec *e)
 {
     for (int i = 0; i < 2; i++) {
-        e->out[i].eof = true;
-        e->out[i].armed = false;
-        loop_close(&e->out[i].watch);
+        stream_close(&e->out[i]);
     }
     input_close(&e->in);
 }

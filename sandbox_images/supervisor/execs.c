@@ -36,7 +36,7 @@ void exec_free(struct exec *e)
     list_remove(&e->link);
     list_remove(&e->dirty_link);
     for (int i = 0; i < 2; i++) {
-        loop_close(&e->out[i].watch);
+        stream_close(&e->out[i]);
         ring_free(&e->out[i].ring);
     }
     input_close(&e->in);

@@ -107,7 +107,9 @@ struct stream {
     struct watch watch;                        /* the pipe's read end */
     struct exec *exec;
     struct ring ring;
-    bool armed, eof;                           /* armed: watched now; eof: closed */
+    struct link nap;                           /* in the list of floods left to fill their pipes */
+    bool napping;
+    bool armed, eof, flood;                    /* armed: watched now; eof: closed; flood: its pipe was widened */
 };
 
 struct input {
@@ -188,6 +190,7 @@ void start_free(struct start *s);
 /* ---- streams.c and readers.c */
 void stream_read(struct stream *s);            /* one bounded read */
 void stream_drain(struct stream *s);           /* all that is there now */
+void stream_close(struct stream *s);
 void stream_pace(struct exec *e);              /* pause or resume reading, by what readers were sent */
 bool readers_pump(void);                       /* true: more to do right away */
 void readers_close(struct exec *e);            /* let the attached readers end at what is there now */

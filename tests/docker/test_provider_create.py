@@ -111,9 +111,11 @@ async def test_an_image_of_one_static_program_runs_it(own_state: Path, one_file_
 async def test_an_image_without_a_shell_does_not_hide_what_the_engine_enforces(
     own_state: Path, one_file_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with DockerProvider(state_dir=own_state) as provider:
-        async with await provider.create(spec(image=one_file_image)) as sandbox:
-            assert [control.name for control in sandbox.not_enforced] == ["disk"]
+    async with (
+        DockerProvider(state_dir=own_state) as provider,
+        await provider.create(spec(image=one_file_image)) as sandbox,
+    ):
+        assert [control.name for control in sandbox.not_enforced] == ["disk"]
     monkeypatch.setattr("kinfold.sandbox.docker.controls.local_image", _no_image)
     async with DockerProvider(state_dir=own_state / "fresh") as provider:
         async with await provider.create(spec(image=one_file_image)) as sandbox:

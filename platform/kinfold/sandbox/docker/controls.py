@@ -39,7 +39,7 @@ class Controls:
         return report
 
     async def _measure(self, facts: EngineFacts, spec: SandboxSpec, image_id: str) -> tuple[ProbeReport, bool]:
-        """By the image at hand; where that has no shell, by kinfold's own, if it is there. And whether one had a shell."""
+        """By the image at hand, or kinfold's own where that has no shell; and whether either had one."""
         limits = fit_limits(Limits(), facts.cpus)
         seen, channel = await self._look(spec, image_id)
         if not seen.values:

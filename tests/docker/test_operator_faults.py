@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ main:
 """
 
 
-@contextmanager
+@contextlib.contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
     """A file system of its own of this size; needs root, as a fresh machine's CI has it."""
     place.mkdir()
@@ -36,9 +36,9 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 def fill(path: Path) -> None:
     """Write to a file until its disk is full."""
-    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            file.write(b"x" * 1024)
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1024) == 1024:
+            pass
 
 
 def containers(state: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
 from types import TracebackType
@@ -48,7 +49,7 @@ class JsonView:
     def show(self, event: EventBase) -> None:
         """Write the event's line."""
         self.state.apply(event)
-        print(event.model_dump_json(by_alias=True, exclude_none=True), flush=True)
+        print(json.dumps(event.dump()), flush=True)  # escapes what is no UTF-8, where pydantic's own writer fails
 
 
 class LineView:

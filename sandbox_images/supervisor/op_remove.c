@@ -38,15 +38,17 @@ static enum kf_step remove_found(struct remove_op *op, struct kf_run *run)
         return kf_fail_errno(&op->base, run, ENOENT);
     bool directory = S_ISDIR(f->st.st_mode);
     close(kf_find_take(&f->fd));
-    if (directory && op->recursive) {
+    /* also before a whole tree goes: where the top itself may not be removed, nothing is */
+    if (unlinkat(f->dir, f->name, directory ? AT_REMOVEDIR : 0) == 0)
+        return finish(op, run, 1);
+    bool full = errno == ENOTEMPTY || errno == EEXIST;
+    if (full && op->recursive) {
         op->removing = true;
         if (kf_removal_begin(&op->removal, f->dir, f->name) == KF_REMOVAL_FAILED)
             return removal_failed(op, run);
         return KF_AGAIN;
     }
-    if (unlinkat(f->dir, f->name, directory ? AT_REMOVEDIR : 0) == 0)
-        return finish(op, run, 1);
-    if (errno == ENOTEMPTY || errno == EEXIST)
+    if (full)
         return kf_fail(&op->base, run, KF_CONFLICT, errno, "the directory is not empty; recursive removes it");
     return kf_fail_errno(&op->base, run, errno);
 }

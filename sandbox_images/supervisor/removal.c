@@ -126,6 +126,12 @@ static enum kf_removal_step enter(struct kf_removal *r, const char *name)
     struct kf_directory d;
     if (open_directory(&d, top(r)->directory.fd, name))
         return push(r, &d, name);
+    int error = errno;
+    if (unlinkat(top(r)->directory.fd, name, AT_REMOVEDIR) == 0) { /* somebody else's and closed, but empty */
+        r->removed++;
+        return KF_REMOVAL_AGAIN;
+    }
+    errno = error;
     /* swapped for something else meanwhile: the next scan of this directory sees it */
     return vanished(errno) || errno == ENOTDIR || errno == ELOOP ? KF_REMOVAL_AGAIN : fail_errno(r, errno);
 }

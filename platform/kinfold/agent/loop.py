@@ -12,7 +12,7 @@ from kinfold.agent.finish import FINALISED, close, finalise
 from kinfold.agent.instructions import words
 from kinfold.agent.run import Ending, LoopConfig, LoopInput, Run, RunResult
 from kinfold.agent.step import ask, settle
-from kinfold.errors import KinfoldError, LimitExceeded, ModelError, SandboxError
+from kinfold.errors import KinfoldError, LimitExceeded, ModelError, PathError, SandboxError
 from kinfold.events import RunStarted
 from kinfold.messages import EndedBy, ErrorInfo
 from kinfold.sandbox.base import ExecRequest
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 STEPS_LEFT = 2
 """So many steps before its limit a run is reminded of it, unless the limit is very low anyway."""
+FALLBACK_TMPDIR = "/tmp"  # the container's own
 _MAKE_TMPDIR = 'd="$HOME/tmp/$1" && mkdir -p "$d" && cd "$d" && pwd -P'
 _LIMITS: dict[str, EndedBy] = {"steps": "step_limit", "tokens": "context", "time": "timeout", "cost": "budget"}
 
@@ -87,10 +88,13 @@ async def _steps(run: Run) -> Ending:
 
 async def _prepare(run: Run) -> None:
     """The workspace's metadata at the start, for `change`; and a temporary directory of the run's own."""
-    sandbox = run.context.sandbox
-    run.state.snapshot = await sandbox.snapshot()
-    if run.state.snapshot.truncated:
-        await run.warn("snapshot_truncated", "the workspace has too many files to tell what this run changes")
+    try:
+        run.state.snapshot = await run.context.sandbox.snapshot()
+    except PathError as error:  # an earlier command may have made the workspace unreadable
+        await run.warn("snapshot_failed", f"what this run changes cannot be told: {error.message}")
+    else:
+        if run.state.snapshot.truncated:
+            await run.warn("snapshot_truncated", "the workspace has too many files to tell what this run changes")
     run.env = {"TZ": run.context.timezone, "TMPDIR": await _own_tmpdir(run)}
 
 
@@ -100,12 +104,14 @@ async def _own_tmpdir(run: Run) -> str:
     It fails in an image without a shell, where little would use it anyway.
     """
     name = run.context.run_id
-    result = await run.context.sandbox.run(
-        ExecRequest(command=["sh", "-c", _MAKE_TMPDIR, "sh", name], timeout=10.0, owner=name, max_output_bytes=4096)
-    )
+    request = ExecRequest(command=["sh", "-c", _MAKE_TMPDIR, "sh", name], timeout=10.0, owner=name)
+    try:
+        result = await run.context.sandbox.run(request)
+    except PathError:
+        return FALLBACK_TMPDIR
     path = result.stdout_text.removesuffix("\n")
     usable = result.exit_code == 0 and posixpath.isabs(path) and posixpath.basename(path) == name and path.isprintable()
-    return path if usable else "/tmp"
+    return path if usable else FALLBACK_TMPDIR
 
 
 def _ending_of(run: Run, error: Exception) -> Ending:

@@ -127,8 +127,10 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     carried: str = ""
     """Text of turns that were cut off and went on in the next."""
-    last_text: str = ""
-    """The latest that the model said, also in a reply that never ended."""
+    said: list[str] = field(default_factory=list)
+    """The pieces of a reply that is still coming."""
+    last_reply: str = ""
+    """The text of the latest reply that had any."""
     nudged: bool = False
     pauses: int = 0
 
@@ -193,9 +195,16 @@ class Run:
         return next(tool for tool in self.tools.values() if tool.final)
 
     def remember(self, text: str) -> None:
-        """Note the model's latest words."""
+        """Note the text of a whole reply."""
+        self.said.clear()
         if text.strip():
-            self.last_text = text
+            self.last_reply = text
+
+    @property
+    def last_text(self) -> str:
+        """The latest that the model said, also in a reply that never ended."""
+        half = "".join(self.said)
+        return half if half.strip() else self.last_reply
 
     def final_text(self, text: str) -> str:
         """A closing text together with the cut-off turns that it continues."""

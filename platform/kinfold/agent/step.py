@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import get_args
 
 import anyio
 
@@ -14,7 +15,7 @@ from kinfold.agent.run import Ending, Run
 from kinfold.agent.stop import first_met
 from kinfold.errors import ModelError
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
-from kinfold.messages import EndedBy, ErrorInfo
+from kinfold.messages import EndedBy, ErrorInfo, StopReason
 from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.pricing import cost_usd
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSES = 10
 """Consecutive `pause_turn` replies that are continued; the service's own loop pauses after ten rounds of its tools."""
+KNOWN = frozenset(get_args(StopReason))
+"""Any other stop reason is a failure with content: nothing of the reply is run."""
 CLOSE_STREAM = 5.0
 """Seconds that a model's stream may take to close."""
 
@@ -67,19 +70,18 @@ def _request(run: Run, tool_choice: str | None) -> ModelRequest:
 
 async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:
     """Relay the stream's chunks and return its reply; closes the stream also when the run is ended meanwhile."""
-    said: list[str] = []
+    run.said.clear()
     try:
         async for event in stream:
             run.context.lifeline.rearm()
             match event:
                 case TextChunk(text=text):
-                    said.append(text)
-                    run.remember("".join(said))
+                    run.said.append(text)
                     await run.emit(TextDelta, text=text)
                 case ThinkingChunk(text=text):
                     await run.emit(ThinkingDelta, text=text)
                 case RetryNotice(attempt=attempt, delay=delay, reason=reason):
-                    said.clear()
+                    run.said.clear()
                     await run.emit(Retrying, attempt=attempt, delay=delay, reason=reason)
                 case Reply():
                     return event
@@ -96,16 +98,16 @@ async def settle(run: Run, reply: Reply) -> Ending | None:
         return _failed("refusal", reply, "the model refused to go on", "reword the prompt, or use another model")
     if reply.stop_reason == "model_context_window_exceeded":
         return _failed("context", reply, "the model's context window is full", "delegate more, or split the task")
+    if reply.stop_reason not in KNOWN and not reply.incomplete:
+        log.warning("run %s: unknown stop reason %r", run.context.run_id, reply.stop_reason)
+        return _failed("model_error", reply, f"unknown stop reason {reply.stop_reason!r}", "see the run's last text")
     if reply.message.tool_calls:
         return await _settle_calls(run, reply)
     if first_met(run.config.stop_conditions, reply.message, run.usage):
         return Ending(ended_by="stop_condition", text=run.final_text(reply.message.text))
     if reply.incomplete or reply.stop_reason in ("max_tokens", "pause_turn"):
         return _go_on(run, reply)
-    if reply.stop_reason in ("end_turn", "stop_sequence", "tool_use"):
-        return _settle_text(run, reply)
-    log.warning("run %s: unknown stop reason %r", run.context.run_id, reply.stop_reason)
-    return _failed("model_error", reply, f"unknown stop reason {reply.stop_reason!r}", "see the run's last text")
+    return _settle_text(run, reply)
 
 
 def _failed(ended_by: EndedBy, reply: Reply, message: str, hint: str) -> Ending:

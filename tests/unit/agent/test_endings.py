@@ -8,16 +8,16 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.unit.agent.stage import ROOT, Stage, calls, complete, hang, sha256, tool
+from tests.unit.agent.stage import ROOT, MemorySandbox, Stage, calls, complete, hang, sha256, tool
 
 from kinfold.agent import finish
 from kinfold.definitions import has_tool_call, text_matches, tokens_over
-from kinfold.errors import ModelError, ToolError
+from kinfold.errors import ModelError, PathError, ToolError
 from kinfold.events import StepStarted, Warned
 from kinfold.messages import STATUS_OF, EndedBy, Usage
 from kinfold.models.base import ModelEvent, ModelRequest, TextChunk
 from kinfold.models.scripted import ScriptedCall, ScriptedReply
-from kinfold.sandbox.base import OwnerEnd
+from kinfold.sandbox.base import OwnerEnd, Snapshot
 from kinfold.tools.base import ToolContext, ToolOutcome
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +92,13 @@ async def test_a_run_is_reminded_once_when_few_steps_are_left() -> None:
     assert reminded == [5]
     last = stage.requests[4].messages[-1]
     assert [block.type for block in last.content] == ["tool_result", "text"]
+
+
+async def test_a_finalisation_is_accepted_though_none_of_its_claims_holds() -> None:
+    result = await Stage().run(WRITE_A, complete("little came of it", "b.txt"), max_steps=1)
+    assert (result.ended_by, result.summary) == ("step_limit", "little came of it")
+    assert [(skip.path, skip.reason) for skip in result.skipped] == [("b.txt", "missing")]
+    assert any("accepted although" in warning for warning in result.warnings)
 
 
 async def test_a_refused_finalisation_still_keeps_the_work() -> None:
@@ -209,6 +216,22 @@ async def test_a_failed_model_is_a_model_error_and_its_half_text_is_salvaged() -
 async def test_an_unknown_stop_reason_is_an_error_and_does_not_loop() -> None:
     result = await Stage().run(ScriptedReply(text="words", stop_reason="compaction_pause"))
     assert (result.ended_by, result.steps, result.summary) == ("model_error", 1, "words")
+
+
+async def test_a_reply_with_an_unknown_stop_reason_runs_none_of_its_calls() -> None:
+    stage = Stage()
+    result = await stage.run(calls(("write_file", {"path": "a", "content": "A"}), stop_reason="novel"))
+    assert (result.ended_by, stage.sandbox.files) == ("model_error", {})
+
+
+async def test_an_unreadable_workspace_is_a_warning_and_not_our_bug() -> None:
+    class Locked(MemorySandbox):
+        async def snapshot(self, max_entries: int = 1_000_000) -> Snapshot:
+            raise PathError("permission_denied", ".")
+
+    result = await Stage(sandbox=Locked()).run(complete("done"))
+    assert result.ended_by == "complete"
+    assert any("cannot be told" in warning for warning in result.warnings)
 
 
 async def test_a_lost_sandbox_ends_the_run_and_is_never_a_tool_result() -> None:

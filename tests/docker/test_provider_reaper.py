@@ -169,6 +169,29 @@ async def test_a_name_that_a_dead_process_held_can_be_used_again(own_state: Path
         assert os.listdir(own_state / "sandboxes") == []
 
 
+@pytest.mark.anyio
+async def test_an_outdated_supervisor_goes_unless_it_is_used_or_anothers(own_state: Path) -> None:
+    async with docker_provider(own_state) as provider:
+        own = provider.containers.volume().labels
+        names = {name: f"kinfold-supervisor-test-{name}-{provider.instance}" for name in ("old", "used", "foreign")}
+        with engine_api() as api:
+            api.create_volume(names["old"], labels=own)
+            api.create_volume(names["used"], labels=own)
+            api.create_volume(names["foreign"], labels=own | {"kinfold.instance": "another"})
+            host = api.create_host_config(binds=[f"{names['used']}:/v"])
+            user = api.create_container(IMAGE, ["true"], volumes=["/v"], host_config=host)["Id"]
+            try:
+                done = [(item.kind, item.name, item.removed) for item in await reap(provider)]
+                assert done == [("volume", names["old"], True)]
+                left = {volume["Name"] for volume in api.volumes()["Volumes"]}
+                assert names["old"] not in left
+                assert {names["used"], names["foreign"]} <= left
+            finally:
+                api.remove_container(user, force=True)
+                api.remove_volume(names["used"])
+                api.remove_volume(names["foreign"])
+
+
 def _hold(state: Path) -> tuple[subprocess.Popen[bytes], str]:
     """Another process that holds a sandbox, and that sandbox's id."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(state), IMAGE], stdout=subprocess.PIPE)

@@ -26,7 +26,13 @@ def config(**fields: Any) -> dict[str, Any]:
     """What is sent for this spec."""
     spec = SandboxSpec(**fields)
     plan = Plan(
-        spec=spec, limits=spec.limits, image_id="sha256:1", layout=LAYOUT, volume="kf", labels={"kinfold.sandbox": "s"}
+        spec=spec,
+        limits=spec.limits,
+        image_id="sha256:1",
+        layout=LAYOUT,
+        volume="kf",
+        volume_labels={"kinfold.role": "supervisor"},
+        labels={"kinfold.sandbox": "s"},
     )
     return engine_config(plan)
 
@@ -71,7 +77,7 @@ def test_the_default_host_config_is_exactly_this() -> None:
                 "Source": "kf",
                 "Target": "/run/kf/bin",
                 "ReadOnly": True,
-                "VolumeOptions": {"NoCopy": True},
+                "VolumeOptions": {"NoCopy": True, "Labels": {"kinfold.role": "supervisor"}},
             },
         ],
         "LogConfig": {"Type": "none", "Config": {}},

@@ -33,6 +33,8 @@ class Plan:
     layout: Layout
     volume: str
     """The named volume that holds the supervisor."""
+    volume_labels: Mapping[str, str]
+    """For the case that the engine has to make it."""
     labels: Mapping[str, str]
     ulimits: bool = True
     """Off where the engine may not set them (rootless with low limits of its own); the supervisor sets them then."""
@@ -137,7 +139,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
             "Source": plan.volume,
             "Target": BIN,
             "ReadOnly": True,
-            "VolumeOptions": {"NoCopy": True},
+            "VolumeOptions": {"NoCopy": True, "Labels": dict(plan.volume_labels)},
         },
     ]
 

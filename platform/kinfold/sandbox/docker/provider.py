@@ -138,6 +138,7 @@ class DockerProvider:
                 image_id=image_id,
                 layout=layout,
                 volume=self.containers.volume().name,
+                volume_labels=self.containers.volume().labels,
                 labels=self.containers.labels_of(record),
             )
             return await self._start(plan, record, not_enforced)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kinfold.errors import KinfoldError
 from kinfold.sandbox.base import SandboxRef
-from kinfold.sandbox.docker import labels
+from kinfold.sandbox.docker import labels, volume
 from kinfold.sandbox.docker.client import EngineRefused
 from kinfold.sandbox.records import RecordList, SandboxRecord
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILLER_AGE = 600.0
 """Seconds after which a container that only fills a volume, and was never started, was surely forgotten."""
 
-Kind = Literal["sandbox", "workspace", "container", "record"]
+Kind = Literal["sandbox", "workspace", "container", "volume", "record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ async def reap(provider: DockerProvider, dry_run: bool = False) -> list[Reaped]:
     found = await provider.records.list()
     reaped = [item async for item in _records(provider, found, dry_run)]
     reaped += [item async for item in _containers(provider, found, dry_run)]
+    reaped += [item async for item in _volumes(provider, dry_run)]
     reaped += [
         Reaped(kind="record", name=broken.source, reason=f"cannot be read, left: {broken.reason}", removed=False)
         for broken in found.broken
@@ -116,6 +117,16 @@ async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool
         elif own.get(labels.SANDBOX) not in known:
             reason = f"has our label but no record, left: `docker rm -f {item['Id'][:12]}` removes it"
             yield Reaped(kind="container", name=name, reason=reason, removed=False)
+
+
+async def _volumes(provider: DockerProvider, dry_run: bool) -> AsyncIterator[Reaped]:
+    """Supervisors of other versions that this installation brought here and that nothing uses any more."""
+    for name in await volume.outdated(provider.engine, provider.instance, provider.containers.volume().name):
+        reason = "holds another version's supervisor"
+        if dry_run:
+            yield Reaped(kind="volume", name=name, reason=reason, removed=False)
+        elif await volume.remove_unused(provider.engine, name):
+            yield Reaped(kind="volume", name=name, reason=reason, removed=True)
 
 
 def _forgotten_filler(item: dict[str, Any]) -> bool:

@@ -43,6 +43,7 @@ async def sweep(provider: DockerProvider, record: SandboxRecord, *, workspace: b
             image_id=await find_image(provider.engine, spec),
             layout=Layout(root=home.root, workspace=target, home=target, dial=dial, made=True),
             volume=provider.containers.volume().name,
+            volume_labels=provider.containers.volume().labels,
             labels=provider.containers.labels_of(record),
         )
         await _empty(provider, plan, record)

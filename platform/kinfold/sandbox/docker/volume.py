@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_ARCHIVE = 16 << 20
 """Bytes of an archive from the engine that are looked at."""
 FILL_DEADLINE = 60.0
+PREFIX = "kinfold-supervisor-"
 _NAME = SUPERVISOR.rpartition("/")[2]
 
 
@@ -43,7 +44,9 @@ class SupervisorVolume:
         self._verified = ""
         """When the volume was made whose content we have read back; a re-created one has another birth."""
         self.digest = hashlib.sha256(binary).hexdigest()
-        self.name = f"kinfold-supervisor-{self.digest[:20]}"
+        self.name = f"{PREFIX}{self.digest[:20]}"
+        self.labels = {labels.ROLE: labels.ROLE_SUPERVISOR, labels.DIGEST: self.digest, labels.INSTANCE: instance}
+        """Whoever names the volume first makes it, so every mount carries them."""
 
     async def ensure(self, image_id: str) -> None:
         """Make sure that a container which is created, and not started, will run our binary; `image_id` is any image.
@@ -93,11 +96,12 @@ class SupervisorVolume:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._engine.call(
-                    "remove the volume's helper", lambda api: api.remove_container(ident, force=True, v=True)
+                    "remove the volume's helper",
+                    lambda api: api.remove_container(ident, force=True, v=True),
+                    settle=True,
                 )
 
     def _filler(self, image_id: str) -> dict[str, Any]:
-        volume_labels = {labels.ROLE: labels.ROLE_SUPERVISOR, labels.DIGEST: self.digest}
         return {
             "Image": image_id,
             "Entrypoint": [SUPERVISOR],
@@ -118,7 +122,7 @@ class SupervisorVolume:
                         "Type": "volume",
                         "Source": self.name,
                         "Target": BIN,
-                        "VolumeOptions": {"NoCopy": True, "Labels": volume_labels},
+                        "VolumeOptions": {"NoCopy": True, "Labels": self.labels},
                     }
                 ],
             },
@@ -158,20 +162,22 @@ def _digest_in(api: APIClient, container: str) -> str | None:
         return None
 
 
-async def remove_unused(engine: Engine, keep: str) -> list[str]:
-    """Remove the supervisors of other versions that no container uses; gives back their names."""
-    filters = {"label": [f"{labels.ROLE}={labels.ROLE_SUPERVISOR}"]}
+async def outdated(engine: Engine, instance: str, current: str) -> list[str]:
+    """The volumes that this installation made for other versions of the supervisor."""
+    filters = {"label": [f"{labels.ROLE}={labels.ROLE_SUPERVISOR}", f"{labels.INSTANCE}={instance}"]}
     found = await engine.call("list volumes", lambda api: api.volumes(filters=filters))
-    removed: list[str] = []
-    for volume in found.get("Volumes") or ():
-        name = str(volume["Name"])
-        if name == keep or not name.startswith("kinfold-supervisor-"):
-            continue
-        try:
-            await engine.call("remove a volume", lambda api, name=name: api.remove_volume(name))  # type: ignore[misc]
-        except EngineRefused as error:
-            if error.status not in (404, 409):
-                raise
-        else:
-            removed.append(name)
-    return removed
+    names = (str(volume["Name"]) for volume in found.get("Volumes") or ())
+    return sorted(name for name in names if name.startswith(PREFIX) and name != current)
+
+
+async def remove_unused(engine: Engine, name: str) -> bool:
+    """Remove a volume; False where a container uses it."""
+    try:
+        await engine.call("remove a volume", lambda api: api.remove_volume(name))
+    except EngineRefused as error:
+        if error.status == 404:
+            return True
+        if error.status == 409:
+            return False
+        raise
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import TypeVar
 
 from kinfold.errors import KinfoldError, PathError, SandboxError
@@ -42,21 +43,34 @@ def file_error(failure: Failure, path: str) -> KinfoldError:
     return SandboxError(f"the supervisor failed on {path!r}: {failure.message or failure.kind}")
 
 
+_BLANK = FileStat.__new__
+_SET = {field.name: getattr(FileStat, field.name).__set__ for field in fields(FileStat)}
+_SET_PATH = _SET["path"]
+_SET_ALWAYS = tuple(_SET[name] for name in ("type", "mode", "size", "mtime_ns", "ctime_ns", "inode"))
+_SET_REST = tuple(_SET[name] for name in ("target", "sha256", "entries", "target_type"))
+
+
 def file_stat(path: str, record: Record) -> FileStat:
-    """A record as what callers see; `path` is absolute in the container."""
-    return FileStat(
-        path=path,
-        type=record.type,
-        size=record.size,
-        mode=record.mode,
-        mtime_ns=record.mtime_ns,
-        ctime_ns=record.ctime_ns,
-        inode=record.inode,
-        target=None if record.target is None else decode(record.target),
-        target_type=record.target_type,
-        sha256=record.sha256,
-        entries=record.entries,
-    )
+    """A record as what callers see; `path` is absolute in the container.
+
+    Fills the slots directly: a frozen dataclass's own `__init__` takes thrice as long, and a snapshot has a million.
+    """
+    stat = _BLANK(FileStat)
+    set_type, set_mode, set_size, set_mtime, set_ctime, set_inode = _SET_ALWAYS
+    set_target, set_sha256, set_entries, set_target_type = _SET_REST
+    kind, mode, size, mtime_ns, ctime_ns, inode, target, sha256, entries, target_type = record
+    _SET_PATH(stat, path)
+    set_type(stat, kind)
+    set_mode(stat, mode)
+    set_size(stat, size)
+    set_mtime(stat, mtime_ns)
+    set_ctime(stat, ctime_ns)
+    set_inode(stat, inode)
+    set_target(stat, None if target is None else decode(target))
+    set_sha256(stat, sha256)
+    set_entries(stat, entries)
+    set_target_type(stat, target_type)
+    return stat
 
 
 class Files:
@@ -78,7 +92,7 @@ class Files:
             except PathError as error:
                 found.append(error)
         flags = (StatFlag.DIGEST if digest else 0) | (StatFlag.CLAIM if claim else 0)
-        batches = protocol.stat_batches((wire_path(path) for _, path in asked), _STAT_BATCH, _STAT_BYTES)
+        batches = protocol.stat_batches([wire_path(path) for _, path in asked], _STAT_BATCH, _STAT_BYTES)
         asks = [(protocol.stat(batch, flags), _expect(len(batch))) for batch in batches]
         patience = _DIGEST_PATIENCE if flags else PATIENCE
         try:

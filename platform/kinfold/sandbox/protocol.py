@@ -173,6 +173,11 @@ class PayloadReader:
             raise ProtocolViolation(f"a list of {count} items does not fit into its payload")
         return count
 
+    @property
+    def left(self) -> int:
+        """Bytes not taken yet."""
+        return self._end - self._at
+
     def done(self) -> None:
         """Check that every byte was used."""
         if self._at != self._end:

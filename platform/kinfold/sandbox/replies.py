@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from kinfold.errors import PathReason
@@ -128,6 +129,7 @@ _HELLO = Struct("<HQIIII")
 _RECORD = Struct("<BIQqqQB")
 _LENGTH = Struct("<I")
 _FAILURE = Struct("<Bi")
+_ITEM_FAILURE = Struct("<BBi")
 _OUTPUT = Struct("<BQ")
 _END = Struct("<BBiiQQQQII")
 _END_TAIL = Struct("<QQi")
@@ -240,37 +242,53 @@ def end(payload: bytes | memoryview) -> End:
 
 
 def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
-    """ITEMS: each path with its record, or why there is none."""
+    """ITEMS: each path with its record, or why there is none.
+
+    Written out by hand, for a listing has a million of them.
+    """
     view = memoryview(payload)
-    reader = PayloadReader(view)
-    count = reader.count(_LEAST_ITEM)
+    end = len(view)
+    count = PayloadReader(view).count(_LEAST_ITEM)
     found: list[tuple[bytes, Record | Failure]] = []
-    for _ in range(count):
-        path = reader.bytes_(_MAX_NAME)
-        if reader.boolean():
-            found.append((path, _record(reader)))
-        else:
-            kind, errno = reader.take(_FAILURE)
-            _check_failure(kind, errno)
-            found.append((path, Failure(kind, errno)))
-    reader.done()
+    at = _LENGTH.size
+    try:
+        for _ in range(count):
+            stop = at + 4 + _LENGTH.unpack_from(view, at)[0]
+            if stop - at > _MAX_NAME or stop >= end:
+                raise ProtocolViolation("an item's path does not fit")
+            path = bytes(view[at + 4 : stop])
+            entry: Record | Failure
+            if view[stop] == 1:
+                entry, at = _record_at(view, stop + 1)
+            else:
+                entry, at = _failure_at(view, stop)
+            found.append((path, entry))
+    except StructError:
+        raise ProtocolViolation("a payload ends early") from None
+    if at != end:
+        raise ProtocolViolation(f"{end - at} bytes are left over in a payload")
     return found
 
 
-def record(payload: bytes | memoryview) -> Record:
-    """OK of WRITE, MAKE_DIR, RENAME and SYMLINK."""
-    reader = PayloadReader(payload)
-    found = _record(reader)
-    reader.done()
-    return found
+def _failure_at(view: memoryview, at: int) -> tuple[Failure, int]:
+    zero, kind, errno = _ITEM_FAILURE.unpack_from(view, at)
+    if zero:
+        raise ProtocolViolation(f"a boolean is {zero}")
+    _check_failure(kind, errno)
+    return Failure(kind, errno), at + _ITEM_FAILURE.size
 
 
-def _record(reader: PayloadReader) -> Record:
-    kind, mode, size, mtime_ns, ctime_ns, inode, has = reader.take(_RECORD)
+def _record_at(view: memoryview, at: int) -> tuple[Record, int]:
+    kind, mode, size, mtime_ns, ctime_ns, inode, has = _RECORD.unpack_from(view, at)
+    at += _RECORD.size
     if not 1 <= kind <= 4 or mode > _MODE_BITS or has > 15:
         raise ProtocolViolation(f"a record of type {kind}, mode {mode:o}, fields {has}")
-    if not has:
-        return Record(FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode)
+    found = Record(FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode)
+    return _more_of_record(found, has, view, at) if has else (found, at)
+
+
+def _more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
+    reader = PayloadReader(view[at:])
     target = reader.bytes_(_MAX_NAME) if has & 1 else None
     sha256 = reader.raw(32).hex() if has & 2 else None
     entries = reader.u64() if has & 4 else None
@@ -280,7 +298,20 @@ def _record(reader: PayloadReader) -> Record:
         if not 1 <= number <= 4:
             raise ProtocolViolation(f"a target of type {number}")
         target_type = FILE_TYPES[number - 1]
-    return Record(FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode, target, sha256, entries, target_type)
+    full = found._replace(target=target, sha256=sha256, entries=entries, target_type=target_type)
+    return full, len(view) - reader.left
+
+
+def record(payload: bytes | memoryview) -> Record:
+    """OK of WRITE, MAKE_DIR, RENAME and SYMLINK."""
+    view = memoryview(payload)
+    try:
+        found, at = _record_at(view, 0)
+    except StructError:
+        raise ProtocolViolation("a payload ends early") from None
+    if at != len(view):
+        raise ProtocolViolation(f"{len(view) - at} bytes are left over in a payload")
+    return found
 
 
 def digest(payload: bytes | memoryview) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 import anyio
 
@@ -321,7 +321,7 @@ class Sandbox:
             await self._execs.aclose()
             await self._link.aclose()
 
-    async def __aenter__(self) -> Sandbox:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -52,6 +53,15 @@ def private_dir(path: Path) -> Path:
             hint=f"`chmod 700 {path}`, or set {STATE_VARIABLE} to a directory of yours",
         )
     return path
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    """The error to raise where something of the state directory cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ConfigError(
+        f"cannot write {path}: {error.strerror}",
+        hint="free some disk space" if full else f"set {STATE_VARIABLE} to a directory of yours",
+    )
 
 
 class Owner(BaseModel):
@@ -237,19 +247,23 @@ class FileRecords:
     def _write(self, record: SandboxRecord) -> None:
         path = self._path(record.id)
         temporary = path.with_name(f".{record.id}.{secrets.token_hex(4)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(record.model_dump_json(indent=1))
             os.replace(temporary, path)
-        except BaseException:
+        except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise
+            raise unwritable(path, error) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         private_dir(self._directory)
-        descriptor = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = self._directory / ".lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise unwritable(path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

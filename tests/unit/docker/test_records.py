@@ -112,8 +112,9 @@ async def test_a_failed_write_leaves_the_old_record(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ConfigError, match="No space") as caught:
         await records.renew(ID, 7.0)
+    assert caught.value.hint == "free some disk space"
     monkeypatch.undo()
     assert (await records.list()).records[0].expires_at is None
     assert sorted(os.listdir(tmp_path / "records")) == [".lock", f"{ID}.json"]

@@ -15,7 +15,7 @@ import anyio
 from kinfold.errors import SandboxError
 from kinfold.sandbox.base import Control, Limits, ProbeReport
 from kinfold.sandbox.docker.client import EngineFacts
-from kinfold.sandbox.records import private_dir
+from kinfold.sandbox.records import private_dir, unwritable
 from kinfold.sandbox.sandbox import Sandbox
 
 PROBE_VERSION = 1
@@ -209,6 +209,11 @@ class ProbeCache:
         private_dir(self._directory.parent)
         private_dir(self._directory)
         controls = [{"name": c.name, "enforced": c.enforced, "reason": c.reason} for c in report.controls]
+        path = self._directory / f"{key}.json"
         fresh = self._directory / f".{secrets.token_hex(8)}"
-        fresh.write_text(json.dumps({"engine": report.engine, "controls": controls}), encoding="utf-8")
-        os.replace(fresh, self._directory / f"{key}.json")
+        try:
+            fresh.write_text(json.dumps({"engine": report.engine, "controls": controls}), encoding="utf-8")
+            os.replace(fresh, path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise unwritable(path, error) from error

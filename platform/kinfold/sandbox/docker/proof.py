@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from pathlib import Path
 
@@ -28,6 +29,10 @@ async def prove_workspace(sandbox: Sandbox, workspace: Path) -> None:
     try:
         await anyio.to_thread.run_sync(workspaces.write_marker, str(workspace), name, content)
     except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ConfigError(
+                f"the workspace {workspace} cannot be written: {error.strerror}", hint="free some disk space"
+            ) from error
         raise _not_writable(sandbox, workspace, f"by this user ({error.strerror})") from error
     try:
         seen = await sandbox.read(f"{SCRATCH}/{name}")

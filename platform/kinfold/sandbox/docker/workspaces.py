@@ -22,7 +22,7 @@ from kinfold.errors import ConfigError
 from kinfold.sandbox.base import SCRATCH
 from kinfold.sandbox.docker.labels import SANDBOX_ID
 from kinfold.sandbox.docker.trees import DIRECTORY, Checkpoint, CopyRules, copy_tree, never, opened, remove_tree
-from kinfold.sandbox.records import private_dir
+from kinfold.sandbox.records import private_dir, unwritable
 
 DEFAULT_AGENT = 1000
 UNUSABLE_UIDS = frozenset({0, 65533, 65534, 4294967295})
@@ -78,15 +78,11 @@ class Workspaces:
     def instance(self) -> str:
         """This state directory's random id; made at the first call, the same for ever after."""
         path = private_dir(self.state_dir) / _INSTANCE_FILE
-        fresh = path.with_name(f".{_INSTANCE_FILE}.{secrets.token_hex(4)}")
         if not path.exists():
-            fresh.write_text(secrets.token_hex(8), encoding="ascii")
             try:
-                os.link(fresh, path)
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
+                _write_once(path, secrets.token_hex(8))
+            except OSError as error:
+                raise unwritable(path, error) from error
         found = path.read_text(encoding="ascii", errors="replace").strip()
         if not found.isalnum():
             raise ConfigError(f"{path} does not hold an instance id", hint=f"remove {path}; a new id is made")
@@ -167,6 +163,17 @@ class Workspaces:
             return sorted(name for name in os.listdir(self._sandboxes) if SANDBOX_ID.match(name))
         except FileNotFoundError:
             return []
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Whole or not at all; where another process was first, its text stays."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        fresh.write_text(text, encoding="ascii")
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _ownership(making: Making) -> tuple[tuple[int, int] | None, int]:

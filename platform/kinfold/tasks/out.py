@@ -19,6 +19,7 @@ from kinfold.errors import ConfigError, PathError
 from kinfold.messages import Artifact
 from kinfold.sandbox.base import WORKSPACE, FileStat
 from kinfold.sandbox.sandbox import Sandbox
+from kinfold.tools.names import shown
 
 MAX_DEPTH = 200
 MAX_ENTRIES = 100_000
@@ -72,11 +73,13 @@ class OutDirectory:
                 else:
                     await self._take_file(artifact.path, artifact.sha256, sandbox, copied)
             except NotCopied as error:
-                copied.problems.append(f"{artifact.path} was not copied out: {error}")
+                copied.problems.append(f"{shown(artifact.path)} was not copied out: {error}")
             except PathError as error:
-                copied.problems.append(f"{artifact.path} was not copied out: {error.message}")
+                copied.problems.append(f"{shown(artifact.path)} was not copied out: {error.message}")
             except OSError as error:
-                copied.problems.append(f"{artifact.path} was not copied out: {error.strerror or error}")
+                copied.problems.append(f"{shown(artifact.path)} was not copied out: {error.strerror or error}")
+            except UnicodeEncodeError:
+                copied.problems.append(f"{shown(artifact.path)} was not copied out: no file here can have that name")
         return copied
 
     async def _take_directory(self, artifact: Artifact, sandbox: Sandbox, copied: Copied) -> None:
@@ -96,7 +99,7 @@ class OutDirectory:
             elif entry.type == "file":
                 await self._take_file(entry.path, digests[entry.path], sandbox, copied)
             else:
-                copied.problems.append(f"{entry.path} was not copied out: a {entry.type} inside a directory")
+                copied.problems.append(f"{shown(entry.path)} was not copied out: a {entry.type} inside a directory")
 
     async def _take_file(self, source: str, sha256: str | None, sandbox: Sandbox, copied: Copied) -> None:
         *above, name = _components(source)
@@ -168,7 +171,7 @@ async def _digests(paths: Sequence[str], sandbox: Sandbox) -> list[str]:
     digests = []
     for path, found in zip(paths, await sandbox.stat(list(paths), digest=True) if paths else (), strict=True):
         if not isinstance(found, FileStat) or found.sha256 is None:
-            raise NotCopied(f"{path} in it cannot be read")
+            raise NotCopied(f"{shown(path)} in it cannot be read")
         digests.append(found.sha256)
     return digests
 

@@ -20,7 +20,7 @@ from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import ConfigError, NotFound, PathError, SandboxError
 from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
-from kinfold.messages import Artifact, ErrorInfo
+from kinfold.messages import Artifact, ErrorInfo, Usage
 from kinfold.models.base import Model
 from kinfold.sandbox.base import Provider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
@@ -130,6 +130,8 @@ class ParentTask:
             self._group.start_soon(self._work, self._main)
         if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
+        if self._signal is not None:  # it came when nothing was left to be cancelled
+            self._main.stop("interrupted")
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """The events numbered above `after`, from the first to `task_ended`; any number of followers at any time."""
@@ -245,6 +247,9 @@ class ParentTask:
         with anyio.CancelScope(shield=True):
             try:
                 await self._run_to_end(main)
+            except Exception as error:
+                log.exception("task %s failed", self.id)
+                await self._end_by_bug(main, error)
             finally:
                 self._done.set()
 
@@ -269,16 +274,34 @@ class ParentTask:
             workspace=sandbox.ref.workspace,
             out=tuple(copied.files),
         )
-        await self._opened(self._log).append(
-            TaskEnded(
-                task_id=self.id,
-                status=run.status,
-                ended_by=run.ended_by,
-                steps=run.steps,
-                usage=self._result.usage,
-                error=self._result.error,
-            )
+        await self._append_end(self._result)
+
+    async def _end_by_bug(self, main: MainRun, error: Exception) -> None:
+        """A result for what neither the model nor the sandbox did; the traceback is in the program's log."""
+        info = ErrorInfo(code="internal_error", message=f"{type(error).__name__}: {error}", hint="a bug in kinfold")
+        self._result = TaskResult(
+            task_id=self.id,
+            status="error",
+            ended_by="internal_error",
+            summary="",
+            steps=0,
+            usage=main.usage(Usage()),
+            records=main.records,
+            error=info,
+            workspace=self._opened(self._sandbox).ref.workspace,
         )
+        await self._append_end(self._result)
+
+    async def _append_end(self, result: TaskResult) -> None:
+        ended = TaskEnded(
+            task_id=self.id,
+            status=result.status,
+            ended_by=result.ended_by,
+            steps=result.steps,
+            usage=result.usage,
+            error=result.error,
+        )
+        await self._opened(self._log).append(ended)
 
     async def _copy_out(self, artifacts: Sequence[Artifact], sandbox: Sandbox) -> Copied:
         if self._out is None or not artifacts:

@@ -59,7 +59,9 @@ async def test_content_that_is_not_what_was_delivered_is_not_written(sandbox: Me
     assert list((out.path / "sub").iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["/workspace/../etc/x", "/workspace/a//b", "/etc/passwd", "/workspace-evil/a", "a"])
+@pytest.mark.parametrize(
+    "path", ["/workspace/../etc/x", "/workspace/\ud800", "/workspace/a//b", "/etc/passwd", "/workspace-evil/a", "a"]
+)
 async def test_a_path_that_is_not_plainly_beneath_the_workspace_goes_nowhere(
     path: str, sandbox: MemorySandbox, out: OutDirectory
 ) -> None:

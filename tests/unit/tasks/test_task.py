@@ -304,6 +304,40 @@ async def test_a_full_disk_gives_up_the_file_and_not_the_task(monkeypatch: pytes
     assert isinstance(events[-1], TaskEnded)
 
 
+async def test_a_bug_of_ours_behind_the_run_is_a_result_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: object, artifacts: object, sandbox: object) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(ParentTask, "_copy_out", broken)
+    provider = MemoryProvider()
+    async with parent(writer, provider) as task:
+        await task.start()
+        result = await task.wait()
+        events = [event async for event in task.follow()]
+    assert (result.status, result.ended_by) == ("error", "internal_error")
+    assert "ZeroDivisionError" in caplog.text
+    assert [type(event) for event in events].count(TaskEnded) == 1
+    assert provider.all_closed
+
+
+async def test_sigterm_at_the_last_moment_of_the_start_is_not_lost() -> None:
+    class Late(MemoryProvider):
+        async def create(self, spec: SandboxSpec) -> MemorySandbox:
+            made = await super().create(spec)
+            task.interrupt()
+            return made
+
+    provider = Late()
+    task = parent(hanging, provider)
+    async with task:
+        await task.start()
+        with anyio.fail_after(5):
+            assert (await task.wait()).ended_by == "interrupted"
+    assert provider.all_closed
+
+
 def test_every_event_class_is_in_the_union() -> None:
     from typing import get_args
 

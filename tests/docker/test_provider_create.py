@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.docker.provider_support import docker_provider, engine_api, leftovers, spec
+from tests.docker.provider_support import IMAGE, docker_provider, engine_api, leftovers, spec
 
 from kinfold.errors import ConfigError, ImageMissing, Unenforceable
 from kinfold.sandbox.base import MIB, Limits
@@ -122,6 +122,32 @@ async def test_an_image_without_a_shell_does_not_hide_what_the_engine_enforces(
             assert {"memory", "disk", "network_none"} <= {control.name for control in sandbox.not_enforced}
         async with await provider.create(spec()) as sandbox:
             assert [control.name for control in sandbox.not_enforced] == ["disk"]
+
+
+@pytest.fixture(scope="module")
+def open_doors_image() -> Iterator[str]:
+    """A hostile image: it brings /run/kf and what belongs below it, open to everybody."""
+    name = f"kinfold-test/open-doors-{uuid.uuid4().hex[:8]}"
+    command = ["sh", "-c", "mkdir -p /run/kf/s /run/kf/host /run/kf/bin && chmod -R 0777 /run"]
+    with engine_api() as api:
+        ident = api.create_container(IMAGE, command, user="0:0")["Id"]
+        api.start(ident)
+        api.wait(ident)
+        api.commit(ident, repository=name, tag="1")
+        api.remove_container(ident)
+        yield f"{name}:1"
+        api.remove_image(f"{name}:1", force=True)
+
+
+@pytest.mark.anyio
+async def test_an_image_cannot_open_the_supervisors_directory(own_state: Path, open_doors_image: str) -> None:
+    async with (
+        docker_provider(own_state) as provider,
+        await provider.create(spec(image=open_doors_image)) as sandbox,
+    ):
+        result = await sandbox.exec("stat -c %a /run/kf; ls /run/kf; mv /run/kf /run/x; mkdir -p /run/kf/s")
+        assert result.stdout_text == "700\n"
+        assert result.stderr_text.count("\n") == 3
 
 
 async def _no_image(engine: Engine, image: str) -> None:

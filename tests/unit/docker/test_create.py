@@ -66,6 +66,7 @@ def test_the_default_host_config_is_exactly_this() -> None:
         ],
         "Tmpfs": {
             "/tmp": f"rw,exec,nosuid,nodev,size={64 * MIB},nr_inodes=20000,mode=1777",
+            "/run": f"rw,noexec,nosuid,nodev,size={MIB},nr_inodes=500,mode=0755",
             "/run/kf": f"rw,noexec,nosuid,nodev,size={MIB},nr_inodes=500,mode=0700",
         },
         "Mounts": [

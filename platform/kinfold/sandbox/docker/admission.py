@@ -20,7 +20,7 @@ _RUNTIME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _USER = re.compile(r"(\d{1,10})(?::(\d{1,10}))?\Z")
 _VARIABLE = re.compile(r"[^=\0]+\Z")
 RUN_BYTES = MIB
-"""Of the tmpfs at /run/kf."""
+"""Of each tmpfs at and below /run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def fit_limits(limits: Limits, cpus: int) -> Limits:
         if field not in limits.model_fields_set:
             changes[field] = max(MIB, min(getattr(limits, field), (limits.memory_bytes // 2 - 2 * RUN_BYTES) // 3))
     fitted = limits.model_copy(update=changes)
-    held = fitted.tmp_bytes + 2 * fitted.shm_bytes + RUN_BYTES
+    held = fitted.tmp_bytes + 2 * fitted.shm_bytes + 2 * RUN_BYTES
     if held > fitted.memory_bytes // 2:
         raise ConfigError(
             f"tmp_bytes + 2 × shm_bytes come to {held // MIB} MiB, over half of memory_bytes "

@@ -121,10 +121,16 @@ def _ulimits(limits: Limits) -> list[dict[str, Any]]:
 
 
 def _tmpfs(limits: Limits) -> dict[str, str]:
-    """Docker makes every tmpfs `noexec` unless told otherwise; builds run programs in /tmp."""
+    """Docker makes every tmpfs `noexec` unless told otherwise; builds run programs in /tmp.
+
+    runc gives a tmpfs the mode of the directory that it covers, whatever was asked for. So an image that brings its own
+    /run/kf with mode 0777 would open the supervisor's; below an empty tmpfs at /run there is none to copy from.
+    """
+    private = f"rw,noexec,nosuid,nodev,size={RUN_BYTES},nr_inodes=500"
     return {
         "/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_bytes},nr_inodes=20000,mode=1777",
-        RUN: f"rw,noexec,nosuid,nodev,size={RUN_BYTES},nr_inodes=500,mode=0700",
+        "/run": f"{private},mode=0755",
+        RUN: f"{private},mode=0700",
     }
 
 

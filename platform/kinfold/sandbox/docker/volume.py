@@ -3,7 +3,7 @@
 The engine re-creates a missing volume *empty* when a container names it. So once a sandbox's container exists and holds
 the volume in place, its content is read back before that container starts; again when the volume is another one.
 Reading and filling go through a helper container that is never started: no code of anybody's has run in it. (Not
-through the sandbox's own: a look into that makes its mount points, and runc then gives /run/kf their mode.)
+through the sandbox's own: a look into that leaves its mount points behind as directories.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small blocking client of FRAMES.md for the smoke test: independent of kinfold's own, so that each checks the format."""
+"""A small blocking client of FRAMES.md, independent of kinfold's own, so that each checks the format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,45 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-TYPES = {"HELLO": 1, "PING": 2, "EXEC": 0x10, "ATTACH": 0x11, "STDIN": 0x12, "STDIN_EOF": 0x13, "CREDIT": 0x14, "SIGNAL": 0x15,
-         "KILL": 0x16, "RESIZE": 0x17, "FORGET": 0x18, "END_OWNER": 0x19, "PAUSE": 0x1A, "RESUME": 0x1B, "USAGE": 0x1C, "EXECS": 0x1D,
-         "KEPT": 0x1E, "CANCEL": 0x1F, "STAT": 0x20, "READ": 0x21, "WRITE": 0x22, "LIST": 0x23, "WDATA": 0x24, "WDATA_EOF": 0x25}
+TYPES = {
+    "HELLO": 1,
+    "PING": 2,
+    "EXEC": 0x10,
+    "ATTACH": 0x11,
+    "STDIN": 0x12,
+    "STDIN_EOF": 0x13,
+    "CREDIT": 0x14,
+    "SIGNAL": 0x15,
+    "KILL": 0x16,
+    "RESIZE": 0x17,
+    "FORGET": 0x18,
+    "END_OWNER": 0x19,
+    "PAUSE": 0x1A,
+    "RESUME": 0x1B,
+    "USAGE": 0x1C,
+    "EXECS": 0x1D,
+    "KEPT": 0x1E,
+    "CANCEL": 0x1F,
+    "STAT": 0x20,
+    "READ": 0x21,
+    "WRITE": 0x22,
+    "LIST": 0x23,
+    "WDATA": 0x24,
+    "WDATA_EOF": 0x25,
+}
 OK, ERROR, DATA, ITEMS, OUTPUT, STARTED, WINDOW = range(0x41, 0x48)
-ENDED_BY = ["", "exited", "signalled", "timed_out", "idle_timed_out", "output_limited", "pids_limited", "cancelled", "oom_killed",
-            "kill_failed"]
+ENDED_BY = [
+    "",
+    "exited",
+    "signalled",
+    "timed_out",
+    "idle_timed_out",
+    "output_limited",
+    "pids_limited",
+    "cancelled",
+    "oom_killed",
+    "kill_failed",
+]
 ALL = 2**64 - 1
 
 
@@ -53,8 +86,20 @@ def decode_end(payload: bytes) -> End:
     at += 4 * count
     oom, duration, errno = struct.unpack_from("<QQi", payload, at)
     assert at + 20 == len(payload), (at, len(payload))
-    return End(ENDED_BY[head[0]], bool(head[1]), head[2], head[3], (head[4], head[5]), (head[6], head[7]), head[8], head[9], background,
-               oom, duration, errno)
+    return End(
+        ENDED_BY[head[0]],
+        bool(head[1]),
+        head[2],
+        head[3],
+        (head[4], head[5]),
+        (head[6], head[7]),
+        head[8],
+        head[9],
+        background,
+        oom,
+        duration,
+        errno,
+    )
 
 
 class Client:
@@ -109,16 +154,30 @@ class Client:
         version, generation, pid, uid, gid, controls = struct.unpack_from("<HQIIII", body)
         return {"version": version, "generation": generation, "pid": pid, "uid": uid, "gid": gid, "controls": controls}
 
-    def start(self, argv: list[str], *, mode: int = 0, owner: bytes = b"run_1", env: tuple[str, ...] = (), cwd: bytes = b"",
-              timeout: float = 0, idle: float = 0, grace: float = 0.2, keep: int = 1 << 20, limit: int = 0,
-              credit: int = ALL, ident: int | None = None) -> int:
+    def start(
+        self,
+        argv: list[str],
+        *,
+        mode: int = 0,
+        owner: bytes = b"run_1",
+        env: tuple[str, ...] = (),
+        cwd: bytes = b"",
+        timeout: float = 0,
+        idle: float = 0,
+        grace: float = 0.2,
+        keep: int = 1 << 20,
+        limit: int = 0,
+        credit: int = ALL,
+        ident: int | None = None,
+    ) -> int:
         """Send EXEC; its id."""
         ident = ident or new_id()
         body = pack_bytes(owner) + struct.pack("<BHH", mode, 0, 0)
         for strings in (argv, env):
             body += struct.pack("<I", len(strings)) + b"".join(pack_bytes(os.fsencode(s)) for s in strings)
-        body += pack_bytes(cwd) + struct.pack("<QQQQQQQQ", int(timeout * 1000), int(idle * 1000), int(grace * 1000), keep, keep, limit,
-                                              credit, credit)
+        body += pack_bytes(cwd) + struct.pack(
+            "<QQQQQQQQ", int(timeout * 1000), int(idle * 1000), int(grace * 1000), keep, keep, limit, credit, credit
+        )
         self.send("EXEC", ident, body)
         return ident
 

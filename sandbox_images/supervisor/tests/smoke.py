@@ -1,0 +1,305 @@
+"""A smoke test of the real binary, --local, over a dialled socket: `smoke.py BINARY`. Each check is a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from frames_client import ALL, ERROR, OK, OUTPUT, WINDOW, Client, decode_end, new_id, pack_bytes
+
+CHECKS: list[Callable[[Local], None]] = []
+STUBBORN = (
+    "import os,signal,time\nfor s in range(1,32):\n  try: signal.signal(s, signal.SIG_IGN)\n  except OSError: pass\n"
+)
+DAEMONS = STUBBORN + (
+    "for _ in range(8):\n  if os.fork() == 0:\n    os.setsid()\n    if os.fork(): os._exit(0)\n    time.sleep(600)\n"
+    "print('up', flush=True)\ntime.sleep(600)\n"
+)
+
+
+class Local:
+    """A supervisor started with --local, and a channel to it."""
+
+    def __init__(self, binary: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="kf-smoke-"))
+        for name in ("dial", "root", "home"):
+            (self.directory / name).mkdir()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.directory / "dial" / "host"))
+        self.listener.listen(4)
+        self.listener.settimeout(10)
+        d = self.directory
+        self.process = subprocess.Popen(
+            [
+                binary,
+                "init",
+                "--local",
+                "--root",
+                d / "root",
+                "--home",
+                d / "home",
+                "--dial",
+                d / "dial",
+                "--orphan-grace",
+                "30",
+            ]
+        )
+        self.client = self.accept()
+
+    def accept(self) -> Client:
+        """The next connection that the supervisor dials, greeted."""
+        sock, _ = self.listener.accept()
+        sock.settimeout(30)
+        client = Client(sock)
+        self.about = client.hello()
+        return client
+
+    def close(self) -> None:
+        """TERM ends it within two seconds, and with status 0."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=5)
+        shutil.rmtree(self.directory)
+        assert status == 0, status
+
+
+def check(function: Callable[[Local], None]) -> Callable[[Local], None]:
+    """Register a check."""
+    CHECKS.append(function)
+    return function
+
+
+def descendants(pid: int) -> list[int]:
+    """Living processes below `pid`, shims left out: what this test sees from outside."""
+    parents: dict[int, tuple[int, str, str]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                name, rest = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)
+            except OSError:
+                continue
+            parents[int(entry)] = (int(rest.split()[1]), rest.split()[0], name.split("(", 1)[1])
+    found = {pid}
+    grown = True
+    while grown:
+        more = {p for p, (parent, _, _) in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return sorted(p for p in found - {pid} if parents[p][1] != "Z" and parents[p][2] != "kf-shim")
+
+
+@check
+def a_program_runs_and_its_output_and_status_come_back(box: Local) -> None:
+    """Both streams, the exit status, a missing program, a directory."""
+    end = box.client.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (end.out, end.err, end.exit_code, end.ended_by) == (b"out\n", b"err\n", 3, "exited")
+    assert box.client.run(["no-such-program"]).exit_code == 127
+    assert box.client.run([str(box.directory)]).start_errno == 13
+    assert box.client.run(["env"], env=("A=1", "A=2", "PATH=/usr/bin:/bin")).out.count(b"A=2\n") == 1
+
+
+@check
+def a_working_directory_outside_the_root_is_refused(box: Local) -> None:
+    """Error kinds 1 (escape) and 2 (missing)."""
+    for cwd, kind in ((b"../..", "error 1"), (b"/etc", "error 1"), (b"missing", "error 2")):
+        try:
+            box.client.run(["true"], cwd=cwd)
+        except RuntimeError as error:
+            assert str(error).startswith(kind), error
+        else:
+            raise AssertionError(cwd)
+
+
+@check
+def head_and_tail_of_a_flood_are_kept_and_its_totals_are_true(box: Local) -> None:
+    """1,001 bytes kept of 10 MB: 501 head, 500 tail."""
+    end = box.client.run(["sh", "-c", "yes 0123456 | head -c 10000000"], keep=1001)
+    whole = b"0123456\n" * 1_250_000
+    assert end.totals[0] == 10_000_000 and end.heads[0] == 501, end
+    assert end.out == whole[:501] + whole[-500:]
+
+
+@check
+def stdin_goes_through_whole_and_a_program_that_does_not_read_it_ends(box: Local) -> None:
+    """20 MB into sha256sum within the window; the same into `true`."""
+    data = os.urandom(1 << 20) * 20
+    assert send_all(box.client, ["sha256sum"], data).out[:64].decode() == hashlib.sha256(data).hexdigest()
+    assert send_all(box.client, ["true"], data).exit_code == 0
+
+
+def send_all(client: Client, argv: list[str], data: bytes) -> object:
+    """EXEC with stdin; every byte is sent inside the granted window."""
+    ident, sent, limit = client.start(argv, mode=2), 0, 262_144
+    while sent < len(data):
+        piece = data[sent : min(limit, sent + 200_000)]
+        if piece:
+            client.send("STDIN", ident, struct.pack("<Q", sent) + piece)
+            sent += len(piece)
+            continue
+        kind, body = client.receive(ident)
+        if kind == WINDOW:
+            limit = struct.unpack("<BQ", body)[1]
+        elif kind == OK:
+            return decode_end(body)
+    client.send("STDIN_EOF", ident, struct.pack("<Q", len(data)))
+    return client.finish(ident)
+
+
+@check
+def daemons_that_ignore_every_signal_die_at_the_timeout(box: Local) -> None:
+    """Double forks with sessions of their own; looked for from outside."""
+    end = box.client.run(["python3", "-c", DAEMONS], timeout=1.5, grace=0.1)
+    assert end.ended_by == "timed_out" and end.survivors == 0, end
+    assert end.out == b"up\n" and end.killed >= 9, end
+    assert descendants(box.process.pid) == []
+
+
+@check
+def a_background_process_outlives_its_exec_and_its_owner_ends_it(box: Local) -> None:
+    """The end comes at once with its pid; KEPT reads on; END_OWNER kills with proof."""
+    began = time.monotonic()
+    ident = box.client.start(["sh", "-c", "(while :; do echo tick; sleep 0.05; done) & echo started"], owner=b"run_bg")
+    end = box.client.finish(ident)
+    assert time.monotonic() - began < 2 and b"started\n" in end.out
+    assert end.background, end
+    time.sleep(0.3)
+    box.client.send("KEPT", 7, struct.pack("<QBQI", ident, 1, 0, 1 << 20))
+    kind, body = box.client.receive(7)
+    assert kind == OUTPUT and body.count(b"tick") >= 2
+    assert box.client.receive(7)[1][0] == 2
+    answer = box.client.call("END_OWNER", pack_bytes(b"run_bg") + struct.pack("<Q", 0))
+    count, who, killed, survivors = struct.unpack("<IQII", answer)
+    assert (count, who, survivors) == (1, ident, 0) and killed >= 1
+    assert descendants(box.process.pid) == []
+
+
+@check
+def a_reader_without_credit_pauses_the_program_and_a_detached_one_does_not(box: Local) -> None:
+    """Bytes come up to the limit and no further; after CANCEL the flood is drained."""
+    ident = box.client.start(["yes"], mode=1, credit=1000, keep=4096)
+    got = b""
+    while len(got) < 1000:
+        kind, body = box.client.receive(ident)
+        got += body[9:] if kind == OUTPUT and body[0] == 1 else b""
+    time.sleep(0.3)
+    first = totals(box.client)[ident]
+    time.sleep(0.3)
+    assert totals(box.client)[ident] == first and len(got) == 1000
+    box.client.send("CANCEL", ident)
+    kind, body = box.client.receive(ident)
+    assert kind == ERROR and body[0] == 36
+    time.sleep(0.2)
+    assert totals(box.client)[ident] > first
+    box.client.call("KILL", struct.pack("<QQ", ident, 0))
+
+
+def totals(client: Client) -> dict[int, int]:
+    """EXECS: bytes of stdout so far, by exec."""
+    body, at = client.call("EXECS"), 4
+    found = {}
+    for _ in range(struct.unpack_from("<I", body)[0]):
+        ident, _, length = struct.unpack_from("<QBI", body, at)
+        found[ident] = struct.unpack_from("<Q", body, at + 13 + length)[0]
+        at += 13 + length + 24
+    assert at == len(body)
+    return found
+
+
+@check
+def a_new_channel_attaches_where_the_broken_one_left_off(box: Local) -> None:
+    """The program runs on; the offset asked for is the first byte sent."""
+    ident = box.client.start(["sh", "-c", "for i in 1 2 3 4 5; do echo $i; sleep 0.1; done"], mode=1)
+    time.sleep(0.2)
+    box.client.sock.close()
+    box.client = box.accept()
+    box.client.send("ATTACH", 5, struct.pack("<QBQQQQ", ident, 1, 2, 0, ALL, ALL))
+    assert box.client.finish(5).out == b"2\n3\n4\n5\n"
+    box.client.send("ATTACH", 6, struct.pack("<QBQQQQ", ident, 0, 0, 0, 0, 0))
+    assert box.client.finish(6).out == b"1\n2\n3\n4\n5\n"
+
+
+@check
+def a_pause_stops_programs_and_their_clocks(box: Local) -> None:
+    """No output while paused, a timeout that does not count it, and nothing starts."""
+    ident = box.client.start(["sh", "-c", "while :; do echo t; sleep 0.02; done"], timeout=1.0)
+    time.sleep(0.2)
+    box.client.call("PAUSE")
+    time.sleep(0.1)
+    first = totals(box.client)[ident]
+    late = box.client.start(["echo", "late"])
+    time.sleep(1.2)
+    assert totals(box.client)[ident] == first
+    box.client.call("RESUME")
+    assert box.client.finish(late).out == b"late\n"
+    began = time.monotonic()
+    assert box.client.finish(ident).ended_by == "timed_out" and time.monotonic() - began > 0.4
+
+
+@check
+def limits_end_a_program_and_say_which(box: Local) -> None:
+    """Idle time, output, a signal of the host's, a kill."""
+    assert box.client.run(["sleep", "60"], idle=0.2).ended_by == "idle_timed_out"
+    assert box.client.run(["yes"], limit=1_000_000).ended_by == "output_limited"
+    ident = box.client.start(["sleep", "60"])
+    assert struct.unpack("<I", box.client.call("SIGNAL", struct.pack("<QiB", ident, 9, 0))) == (1,)
+    end = box.client.finish(ident)
+    assert (end.ended_by, end.signal) == ("signalled", 9)
+    ident = box.client.start(["sleep", "60"])
+    assert struct.unpack("<II", box.client.call("KILL", struct.pack("<QQ", ident, 0))) == (1, 0)
+    assert box.client.finish(ident).ended_by == "cancelled"
+
+
+@check
+def an_illegal_frame_ends_its_channel_and_nothing_else(box: Local) -> None:
+    """The exec runs on; the supervisor dials again."""
+    ident = box.client.start(["sleep", "60"])
+    box.client.call("PING", b"x")
+    box.client.sock.sendall(b"\xff" * 64)
+    box.client = box.accept()
+    assert ident in totals(box.client)
+    box.client.call("KILL", struct.pack("<QQ", ident, 0))
+    box.client.send("FORGET", new_id(), struct.pack("<IQ", 1, ident))
+    assert ident not in totals(box.client)
+
+
+@check
+def usage_is_answered_and_descriptors_do_not_leak(box: Local) -> None:
+    """Nine figures; the same number of descriptors after 200 execs."""
+    assert len(box.client.call("USAGE")) == 72
+    before = None
+    for count in range(300):
+        ident = box.client.start(["true"])
+        box.client.finish(ident)
+        box.client.send("FORGET", new_id(), struct.pack("<IQ", 1, ident))
+        if count == 100:
+            before = len(os.listdir(f"/proc/{box.process.pid}/fd"))
+    box.client.call("PING")
+    after = len(os.listdir(f"/proc/{box.process.pid}/fd"))
+    assert before is not None and abs(after - before) <= 3, (before, after)
+
+
+def main() -> int:
+    """Run every check on one supervisor."""
+    box = Local(sys.argv[1])
+    try:
+        for function in CHECKS:
+            function(box)
+            print(f"ok  {function.__name__.replace('_', ' ')}")
+    finally:
+        box.close()
+    print(f"{len(CHECKS)} checks passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

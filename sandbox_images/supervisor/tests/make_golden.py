@@ -383,9 +383,9 @@ FRAMES_OF_REPLIES = [
 
 def main():
     print(
-        "# Written by tests/make_golden.py. `name hex` per line; the frame's named values as JSON above it (FRAMES.md names;"
+        "# Written by tests/make_golden.py. `name hex` per line; the frame's named values as JSON above it, named as in"
     )
-    print('# bytes as text where printable ASCII, else {"hex": …}; "OK X" is the OK reply to request X).')
+    print('# FRAMES.md; bytes as text where printable ASCII, else {"hex": …}. "OK X" is the OK reply to request X.')
     for index, (name, kind, code, *row) in enumerate(FRAMES_OF_REQUESTS + FRAMES_OF_EXECS + FRAMES_OF_REPLIES):
         frame(name, kind, code, 0x0102030405060700 + index, *row)
 

@@ -242,6 +242,10 @@ class Exec:
 
     async def _refused(self, call: Call[End], failure: Failure) -> None:
         """EXEC or ATTACH was answered with an error: raise, or send the exec that never arrived."""
+        if call.request == Request.EXEC and failure.kind == replies.CONFLICT:
+            # It had arrived after all, on the channel that broke, while we asked for it on the next one.
+            self.attach_or_wait(await self._link.ready())
+            return
         if failure.kind != replies.UNKNOWN_EXEC:
             raise self._error(failure)
         if call.request != Request.ATTACH or self._payload is None or self.answer.pid is not None:

@@ -30,6 +30,7 @@ _ATTEMPT_TIMEOUT = 15.0
 _DELAYS = (0.0, 0.25, 1.5)
 """Seconds before each attempt at a new channel."""
 _IN_FLIGHT = 16
+_PAUSE_POLL = 1.0
 _FAILURES = (ChannelBroken, SandboxError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
 """What one attempt at a new channel may fail with; the next one may succeed. (`TimeoutError` is an `OSError`.)"""
 
@@ -104,6 +105,7 @@ class Link:
                 raise
             except _FAILURES as error:
                 failure = error
+                await self._while_paused()
                 continue
             if channel.hello.generation != old.hello.generation:
                 await channel.aclose()
@@ -117,6 +119,18 @@ class Link:
             f"the supervisor of {self.ref.id} could not be reached again in {len(_DELAYS)} attempts: "
             f"{str(failure) or type(failure).__name__}"
         ) from failure
+
+    async def _while_paused(self) -> None:
+        """Wait as long as the engine holds the container frozen: nobody in it can answer, and no time passes there."""
+        while await self._is_paused():  # noqa: ASYNC110 - nothing tells us of the end of an engine's pause
+            await anyio.sleep(_PAUSE_POLL)
+
+    async def _is_paused(self) -> bool:
+        try:
+            refs = await self._provider.list()
+        except SandboxError:
+            return False  # an engine that does not answer is what the next attempt will say
+        return any(ref.id == self.ref.id and ref.state == "paused" for ref in refs)
 
     async def _attempt(self) -> Channel:
         with anyio.fail_after(_ATTEMPT_TIMEOUT):

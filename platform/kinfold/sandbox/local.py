@@ -141,7 +141,10 @@ class LocalProvider:
             if spec.copy_from is not None:
                 raise ConfigError("a workspace is either given or copied", hint="drop `workspace` or `copy_from`")
             return given, None
-        root = private_dir((self._state_dir or default_state_dir()) / "local" / sandbox_id)
+        if spec.copy_from is not None and not Path(spec.copy_from).is_dir():
+            raise ConfigError(f"{spec.copy_from} is no directory to copy", hint="name an existing directory")
+        state = private_dir(self._state_dir or default_state_dir())
+        root = private_dir(private_dir(state / "local") / sandbox_id)
         made = root / "workspace"
         if spec.copy_from is not None:
             shutil.copytree(spec.copy_from, made, symlinks=True)
@@ -229,9 +232,19 @@ def _end(local: _Local) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    shutil.rmtree(local.folder)
+    _remove(local.folder)
     if local.made is not None and local.spec.keep == 0:
-        shutil.rmtree(local.made)
+        _remove(local.made)
+
+
+def _remove(tree: Path) -> None:
+    """Also where a program took a directory's permissions away."""
+    for folder, names, _ in os.walk(tree):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(tree)
 
 
 def _log_tail(folder: Path) -> str:

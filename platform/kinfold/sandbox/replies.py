@@ -34,6 +34,7 @@ PATH_REASONS: tuple[PathReason, ...] = (
     "invalid",
     "no_space",
 )
+CONFLICT = 8
 UNSUPPORTED, UNKNOWN_EXEC, BUSY, INTERNAL, CANCELLED, KILL_FAILED = range(32, 38)
 _KINDS = frozenset(range(1, 11)) | frozenset(range(32, 38))
 

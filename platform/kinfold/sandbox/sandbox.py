@@ -40,6 +40,8 @@ __all__ = ["READ_LIMIT", "Process", "Sandbox"]
 _KEEPALIVE = 15.0
 _END_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 60.0
+_NO_LIMIT = 2**62
+"""What cgroup v1 says where memory has no limit is about twice this."""
 
 
 class Sandbox:
@@ -201,7 +203,7 @@ class Sandbox:
             cpu_seconds=None if cpu is None else cpu / 1_000_000,
             memory_bytes=memory,
             memory_peak_bytes=memory_peak,
-            memory_limit_bytes=memory_limit,
+            memory_limit_bytes=None if memory_limit is None or memory_limit >= _NO_LIMIT else memory_limit,
             pids=pids,
             pids_peak=pids_peak,
             pids_limit=pids_limit,

@@ -6,7 +6,8 @@ import asyncio
 import builtins
 import socket
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -158,6 +159,8 @@ class FakeProvider:
         self.generation = 7
         self.down = False
         self.destroyed = 0
+        self.listed = 0
+        self.state: Literal["running", "paused"] = "running"
 
     async def sandbox(self, **spec: object) -> Sandbox:
         sandbox = Sandbox(provider=self, ref=REF, spec=SandboxSpec.model_validate({"detached": True} | spec))
@@ -177,7 +180,8 @@ class FakeProvider:
         return await self.sandbox()
 
     async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxRef]:
-        return [REF]
+        self.listed += 1
+        return [replace(REF, state=self.state)]
 
     async def destroy(self, ref: SandboxRef) -> None:
         self.destroyed += 1

@@ -20,7 +20,7 @@ from kinfold.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
 STARTED = (42).to_bytes(4, "little")
-UNKNOWN_EXEC = 33
+CONFLICT, UNKNOWN_EXEC = 8, 33
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +195,39 @@ async def test_an_exec_that_never_arrived_is_sent_once_more_under_its_own_id(
     assert (await sandbox.exec(["x"])).exit_code == 0
     first, second = provider.all(Request.EXEC)
     assert (first.id, first.payload) == (second.id, second.payload)
+
+
+async def test_an_exec_that_arrived_late_after_all_is_attached_to(provider: FakeProvider, sandbox: Sandbox) -> None:
+    def later(peer: Peer, frame: Frame) -> None:
+        if frame.kind == Request.EXEC:
+            peer.say(Reply.ERROR, frame.id, error(CONFLICT))
+        elif frame.kind == Request.ATTACH and not peer.of(Request.EXEC):
+            peer.say(Reply.ERROR, frame.id, error(UNKNOWN_EXEC))
+        elif frame.kind == Request.ATTACH:
+            peer.say(Reply.OK, frame.id, end(6))
+
+    once(provider, hang_up, later)
+    assert (await sandbox.exec(["x"])).exit_code == 6
+
+
+async def test_a_container_that_its_engine_holds_paused_is_waited_for(
+    provider: FakeProvider, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_PAUSE_POLL", 0.01)
+    provider.answer = lambda peer, frame: peer.say(Reply.OK, frame.id, (0).to_bytes(4, "little"))
+    provider.down, provider.state = True, "paused"
+    provider.peers[0].hang_up()
+    async with anyio.create_task_group() as group:
+        found: list[object] = []
+
+        async def call() -> None:
+            found.append(await sandbox.execs())
+
+        group.start_soon(call)
+        while provider.listed < 20:
+            await asyncio.sleep(0.01)
+        provider.down, provider.state = False, "running"
+    assert found == [[]]
 
 
 async def test_an_exec_that_ran_and_is_forgotten_is_a_loss_not_a_second_run(

@@ -126,6 +126,12 @@ async def test_a_silent_model_is_no_progress_and_gets_its_finalisation() -> None
     assert (result.ended_by, result.summary) == ("no_progress", "woke up")
 
 
+async def test_a_tool_that_never_answers_is_no_progress() -> None:
+    replies, tools = (calls(("hang", {})), complete("it hung")), (tool("hang", hang),)
+    result = await Stage().run(*replies, tools=tools, chunk_timeout=0.1, tool_patience=0.15)
+    assert (result.ended_by, result.summary) == ("no_progress", "it hung")
+
+
 async def test_a_finalisation_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finish, "FINALISATION", 0.05)
     stage = Stage()

@@ -152,7 +152,7 @@ size_t exec_end_payload(const struct exec *e, const uint64_t totals[2], uint8_t 
     kf_put_u64(&w, ring_head_kept(&e->out[0].ring, totals[0]));
     kf_put_u64(&w, ring_head_kept(&e->out[1].ring, totals[1]));
     kf_put_u32(&w, e->killed);
-    kf_put_u32(&w, e->tree_empty ? 0 : e->survivors);
+    kf_put_u32(&w, e->ended_by == KILL_FAILED ? e->survivors : 0);
     kf_put_u32(&w, e->background_count);
     for (uint32_t i = 0; i < e->background_count; i++) {
         kf_put_u32(&w, e->background[i]);

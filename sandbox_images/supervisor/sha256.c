@@ -1,7 +1,11 @@
 /* SHA-256 (FIPS 180-4) in plain C: eight rounds to a line, so that the registers rotate by name and not by moves. */
 #include "sha256.h"
 
+#include <stdbool.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define INLINE inline __attribute__((always_inline)) /* so that the target of the caller holds for the body */
 
@@ -86,12 +90,22 @@ __attribute__((target("bmi2"))) static void compress_bmi2(uint32_t state[8], con
 {
     rounds(state, data, blocks);
 }
+
+/* cpuid itself: not every compiler's run-time library has what __builtin_cpu_supports needs. */
+static bool have_bmi2(void)
+{
+    static int known = -1;
+    unsigned a, b, c, d;
+    if (known < 0)
+        known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 8);
+    return known;
+}
 #endif
 
 static void compress(uint32_t state[8], const uint8_t *data, size_t blocks)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("bmi2")) {
+    if (have_bmi2()) {
         compress_bmi2(state, data, blocks);
         return;
     }

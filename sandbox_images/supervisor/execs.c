@@ -99,16 +99,17 @@ void execs_kill_all(void)
 void exec_shim_lost(struct exec *e)
 {
     struct shim *s = e->shim;
+    bool before = s != NULL && !s->ready; /* it had not begun its work: nothing is run twice */
     e->shim = NULL;
     if (s != NULL) {
         s->exec = NULL;
         shim_release(s);
     }
-    if (e->start != NULL && e->retries++ < 3 && e->cause == 0) {
+    if (before && e->start != NULL && e->retries++ < 3 && e->cause == 0) {
         exec_begin(e);
         return;
     }
-    if (e->start != NULL) {
+    if (before && e->start != NULL) {
         e->start_errno = e->cause == 0 ? ECHILD : 0;
     } else {
         e->kill_failed = true;
@@ -121,8 +122,18 @@ void exec_shim_lost(struct exec *e)
 
 /* ---- what a shim says */
 
+static void on_started(struct exec *e, pid_t pid)
+{
+    e->pid = pid;
+    start_free(e->start); /* the child's ends of the pipes with it, so that they can come to an end */
+    e->start = NULL;
+}
+
 static void on_exited(struct exec *e, const struct shim_message *m)
 {
+    if (e->start != NULL) {
+        on_started(e, m->pid);
+    }
     e->leader_exited = true;
     e->status = m->a;
     e->start_errno = (int32_t)m->n;
@@ -188,11 +199,10 @@ void exec_on_shim(struct exec *e, const struct shim_message *m, const uint8_t *m
     e->killed = m->killed > e->killed ? m->killed : e->killed;
     switch (m->kind) {
     case SHIM_STARTED:
-        e->pid = m->a;
-        e->started_due = kf.now + STARTED_DELAY;
-        start_free(e->start);
-        e->start = NULL;
+        on_started(e, m->a);
+        e->started_due = kf.now + (e->mode & 1 ? STARTED_DELAY : 0);
         stream_pace(e);
+        exec_touch(e);
         break;
     case SHIM_NOT_STARTED: on_not_started(e, m->a); break;
     case SHIM_EXITED: on_exited(e, m); break;

@@ -325,6 +325,7 @@ void exec_begin(struct exec *e)
     e->oom_before = cgroup_oom_kills();
     e->started = kf.now;
     struct shim_message m = {.kind = SHIM_START, .serial = e->serial, .a = e->start->argc, .b = e->start->envc,
+                             .pid = (e->mode & 1) != 0,
                              .n = e->start->length};
     if (!shim_send_start(s, &m, e->start)) {
         exec_shim_lost(e);

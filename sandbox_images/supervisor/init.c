@@ -189,7 +189,7 @@ int init_main(int argc, char **argv)
     }
     prctl(PR_SET_NAME, "kf-supervisor");
     prctl(PR_SET_DUMPABLE, 0);
-    be_prompt(true); /* the shims inherit it */
+    be_prompt(); /* the shims inherit it */
     if (!kf.config.local) {
         avoid_being_victim();
     }

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,27 +35,6 @@ bool become_agent(uid_t uid, gid_t gid)
     return drop_capabilities() && getresuid(&r, &e, &s) == 0 && r == uid && e == uid && s == uid;
 }
 
-static void reset_signals(void)
-{
-    struct sigaction standard = {.sa_handler = SIG_DFL};
-    for (int i = 1; i < 65; i++) {
-        sigaction(i, &standard, NULL);
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
-static bool limit(int what, uint64_t most)
-{
-    struct rlimit now;
-    if (getrlimit(what, &now) != 0) {
-        return false;
-    }
-    rlim_t value = now.rlim_max < most ? now.rlim_max : most;
-    return setrlimit(what, &(struct rlimit){value, value}) == 0;
-}
-
 /* Prefer this process as a victim of memory pressure. Raising the value needs no privilege, but the file belongs to
  * root while the process is not dumpable; so this comes before the change of uid, while no agent may trace us. */
 static void prefer_as_victim(void)
@@ -73,10 +50,8 @@ static void prefer_as_victim(void)
 
 static bool take_descriptors(const struct leader_spec *spec)
 {
-    /* Out of the way first: a source may itself be 0, 1 or 2. */
-    int in = fcntl(spec->in, F_DUPFD_CLOEXEC, 10), out = fcntl(spec->out, F_DUPFD_CLOEXEC, 10);
-    int err = fcntl(spec->err, F_DUPFD_CLOEXEC, 10);
-    return in >= 0 && out >= 0 && err >= 0 && dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2;
+    /* None of the sources is 0, 1 or 2: a shim has those open from its start. */
+    return dup2(spec->in, 0) == 0 && dup2(spec->out, 1) == 1 && dup2(spec->err, 2) == 2;
 }
 
 /* Mark all descriptors above 2 close-on-exec (the report pipe must live until execve has worked). */
@@ -142,19 +117,15 @@ static int run_child(const struct shim_options *o, const struct leader_spec *spe
     if (argv == NULL || env == NULL) {
         return ENOMEM;
     }
-    reset_signals();
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
-    umask(022);
     if (!take_descriptors(spec)) {
         return errno;
     }
-    be_prompt(false);
-    setpriority(PRIO_PROCESS, 0, LEADER_NICE);
+    be_modest(LEADER_NICE);
     prefer_as_victim();
-    if (!limit(RLIMIT_CORE, 0) || (o->nofile != 0 && !limit(RLIMIT_NOFILE, o->nofile)) ||
-        (o->fsize != 0 && !limit(RLIMIT_FSIZE, o->fsize))) {
-        return errno;
-    }
     if (o->change_uid && !become_agent(o->uid, o->gid)) {
         return errno;
     }

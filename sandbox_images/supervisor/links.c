@@ -113,8 +113,8 @@ static struct dial *dial_for(const char *name)
     return unused;
 }
 
-/* Look at every socket file of the directory and connect to those that we are not connected to. */
-static void scan_dir(void)
+/* Look at every socket file of the directory and connect to those that we are not connected to; true: one is left so. */
+static bool scan_dir(void)
 {
     int fd = openat(dial_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = fd < 0 ? NULL : fdopendir(fd);
@@ -122,8 +122,9 @@ static void scan_dir(void)
         if (fd >= 0) {
             close(fd);
         }
-        return;
+        return true;
     }
+    bool missing = false;
     for (size_t i = 0; i < MOST_DIALS; i++) {
         dials[i].seen = false;
     }
@@ -140,6 +141,7 @@ static void scan_dir(void)
             if (!d->connected) {
                 connect_to(d);
             }
+            missing = missing || !d->connected;
         }
     }
     closedir(directory);
@@ -148,6 +150,7 @@ static void scan_dir(void)
             dials[i].name[0] = 0;
         }
     }
+    return missing;
 }
 
 static void on_change(struct watch *w, uint32_t events)
@@ -180,8 +183,8 @@ static bool open_dir(void)
 void links_dial(void)
 {
     next_scan = kf.now + RESCAN;
-    if (!kf.terminating && open_dir()) {
-        scan_dir();
+    if (!kf.terminating && open_dir() && !scan_dir() && notifier.fd >= 0) {
+        next_scan = kf.now + 10 * RESCAN; /* nothing is missing, and inotify tells what comes */
     }
 }
 
@@ -196,6 +199,7 @@ void links_tick(uint64_t now)
 void link_lost(struct dial *d)
 {
     d->connected = false;
+    next_scan = kf.now + RESCAN < next_scan ? kf.now + RESCAN : next_scan;
     if (kf.now - d->since > 50 * MS) {
         next_scan = 0;
     }

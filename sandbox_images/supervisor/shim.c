@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +32,7 @@ static struct {
     enum phase phase;
     uint32_t serial;
     pid_t leader;
-    bool leader_reaped, leader_told;
+    bool started_told, leader_reaped, leader_told;
     int leader_status;
     uint64_t reaped;          /* processes reaped so far */
     uint64_t deadline_us;     /* of the phase; 0: none */
@@ -92,8 +94,8 @@ static void reap_and_tell(void)
     if (s.leader_reaped && !s.leader_told) {
         int32_t why = 0;
         ssize_t n = read(s.report[0], &why, sizeof why);
-        s.leader_told = true;
-        tell((struct shim_message){.kind = SHIM_EXITED, .a = s.leader_status, .b = empty,
+        s.leader_told = s.started_told = true;
+        tell((struct shim_message){.kind = SHIM_EXITED, .a = s.leader_status, .b = empty, .pid = s.leader,
                                    .n = n == sizeof why ? (uint64_t)why : 0});
     } else if (empty) {
         tell((struct shim_message){.kind = SHIM_EMPTY});
@@ -287,6 +289,14 @@ static void on_deadline(void)
 
 /* ---- requests of init */
 
+static void tell_started(void)
+{
+    if (s.phase != IDLE && !s.started_told) {
+        s.started_told = true;
+        tell((struct shim_message){.kind = SHIM_STARTED, .a = s.leader});
+    }
+}
+
 static void on_start(const struct shim_message *m, const char *strings, size_t length, const int *fds, int fd_count)
 {
     if (fd_count < 4 || s.phase != IDLE) {
@@ -301,7 +311,7 @@ static void on_start(const struct shim_message *m, const char *strings, size_t l
     int32_t stale;
     while (read(s.report[0], &stale, sizeof stale) > 0) {
     }
-    s.leader_reaped = s.leader_told = false;
+    s.leader_reaped = s.leader_told = s.started_told = false;
     s.done_count = 0;
     struct leader_spec spec = {.argc = m->a, .envc = m->b, .strings = strings, .length = length, .cwd = fds[0],
                                .in = fds[1], .out = fds[2], .err = fds[3], .report = s.report[1]};
@@ -311,7 +321,9 @@ static void on_start(const struct shim_message *m, const char *strings, size_t l
         tell((struct shim_message){.kind = SHIM_NOT_STARTED, .a = errno});
     } else {
         s.phase = RUNNING;
-        tell((struct shim_message){.kind = SHIM_STARTED, .a = s.leader});
+        if (m->pid != 0) {
+            tell_started();
+        }
     }
     free(copy);
 }
@@ -450,12 +462,37 @@ static bool read_options(int argc, char **argv)
     return s.o.socket > 2 && fcntl(s.o.socket, F_SETFD, FD_CLOEXEC) == 0;
 }
 
+/* What every leader inherits is set here, once, and not at each start. */
+static void reset_signals(void)
+{
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    for (int i = 1; i < 65; i++) {
+        sigaction(i, &standard, NULL);
+    }
+}
+
+static bool limit(int what, uint64_t most)
+{
+    struct rlimit now;
+    if (getrlimit(what, &now) != 0) {
+        return false;
+    }
+    rlim_t value = now.rlim_max < most ? now.rlim_max : most;
+    return setrlimit(what, &(struct rlimit){value, value}) == 0;
+}
+
 static bool set_up(void)
 {
     sigset_t blocked;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGCHLD);
     prctl(PR_SET_NAME, "kf-shim");
+    reset_signals();
+    umask(022);
+    if (!limit(RLIMIT_CORE, 0) || (s.o.nofile != 0 && !limit(RLIMIT_NOFILE, s.o.nofile)) ||
+        (s.o.fsize != 0 && !limit(RLIMIT_FSIZE, s.o.fsize))) {
+        return false;
+    }
     if (sigprocmask(SIG_SETMASK, &blocked, NULL) != 0 || pipe2(s.report, O_CLOEXEC | O_NONBLOCK) != 0) {
         return false;
     }
@@ -474,9 +511,10 @@ static bool set_up(void)
 /* How long to sleep: the frozen and repeating phases look again every 2 ms, the others at their deadline. */
 static struct timespec patience(bool *limited)
 {
-    *limited = s.phase == GRACE || s.phase == FROZEN || s.phase == REPEAT || s.phase == LAST;
-    uint64_t us = 2000;
-    if (s.phase == GRACE) {
+    bool untold = s.phase != IDLE && !s.started_told;
+    *limited = untold || s.phase == GRACE || s.phase == FROZEN || s.phase == REPEAT || s.phase == LAST;
+    uint64_t us = untold ? STARTED_WITHIN_MS * 1000u : 2000;
+    if (s.phase == GRACE && !untold) {
         uint64_t now = shim_now_us();
         us = s.deadline_us > now ? s.deadline_us - now : 0;
     }
@@ -504,6 +542,9 @@ int shim_main(int argc, char **argv)
         }
         if (n > 0 && p[0].revents != 0) {
             receive();
+        }
+        if (n == 0) {
+            tell_started(); /* it did not end at once */
         }
         if (limited && (s.phase != GRACE || shim_now_us() >= s.deadline_us)) {
             on_deadline();

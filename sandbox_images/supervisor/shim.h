@@ -67,8 +67,10 @@ bool seccomp_install(void);
 
 /* ---- promptness.c */
 
-/* Ask the scheduler for short turns that come soon (true), or for usual ones (false). Old kernels do not know it. */
-void be_prompt(bool prompt);
+/* Ask the scheduler for short turns that come soon. Old kernels do not know it. */
+void be_prompt(void);
+/* For a program: usual turns, and this niceness. */
+void be_modest(int nice);
 
 uint64_t shim_now_us(void);
 int shim_main(int argc, char **argv);

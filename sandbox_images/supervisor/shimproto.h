@@ -20,7 +20,7 @@ enum shim_kind {
     SHIM_BIGGEST,   /* which child of init has the most descendants? */
     /* shim to init */
     SHIM_READY = 32, /* a: CAN_ bits measured by the probe, b: 1 if it runs as the warden */
-    SHIM_STARTED,    /* a: the leader's pid */
+    SHIM_STARTED,    /* a: the leader's pid; left out where it ends within STARTED_WITHIN_MS and nobody streams */
     SHIM_NOT_STARTED,/* a: errno of fork */
     SHIM_EXITED,     /* the leader: a: wait status, b: 1 if nothing is left (ECHILD), n: start errno; killed */
     SHIM_EMPTY,      /* ECHILD: the tree is proved dead; killed */
@@ -31,6 +31,7 @@ enum shim_kind {
     SHIM_BIGGEST_IS, /* a: pid of that child of init or 0, n: its descendants */
 };
 
+#define STARTED_WITHIN_MS 2
 enum { SIGNAL_LEADER, SIGNAL_ALL, SIGNAL_QUIETLY /* all, and no answer */ };
 enum { CAN_CHANGE_UID = 1, CAN_FILTER = 2 };
 
@@ -39,7 +40,7 @@ struct shim_message {
     uint32_t serial; /* which exec is meant: a shim is used for many, one after another */
     int32_t a, b;
     uint32_t killed; /* processes that got KILL so far */
-    uint32_t unused;
+    int32_t pid;     /* EXITED: the leader's, which STARTED may not have told; START: 1 to be told at once */
     uint64_t n;
 };
 

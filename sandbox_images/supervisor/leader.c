@@ -132,9 +132,6 @@ static int run_child(const struct shim_options *o, const struct leader_spec *spe
     if (fchdir(spec->cwd) != 0) {
         return errno;
     }
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || (o->seccomp && !seccomp_install())) {
-        return errno;
-    }
     close_rest();
     return execute(argv, env);
 }

@@ -1,5 +1,5 @@
-/* The stacked deny filter: what the engine's default profile may let through and no program here needs. It is
- * installed by the leader right before execve, so every exec has it on every engine. */
+/* The stacked deny filter: what the engine's default profile may let through and no program here needs. A shim
+ * installs it on itself and every program inherits it, whatever the engine. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>

@@ -501,6 +501,10 @@ static bool set_up(void)
     if (s.children < 0 || (s.o.change_uid && !become_warden())) {
         return false;
     }
+    /* The filter refuses nothing that a shim does, and is inherited: installing it anew costs each start 0.1 ms. */
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || (s.o.seccomp && !seccomp_install())) {
+        return false;
+    }
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || prctl(PR_SET_DUMPABLE, 0) != 0) {
         return false;
     }

@@ -33,7 +33,7 @@ static enum kf_step remove_found(struct remove_op *op, struct kf_run *run)
 {
     struct kf_find *f = &op->find;
     if (f->name[0] == '\0')
-        return kf_fail(&op->base, run, KF_INVALID, EINVAL, "the root, or a path that ends in . or .., cannot be removed");
+        return kf_fail(&op->base, run, KF_INVALID, EINVAL, "the root, or a path ending in . or .., cannot be removed");
     if (f->fd < 0)
         return kf_fail_errno(&op->base, run, ENOENT);
     bool directory = S_ISDIR(f->st.st_mode);

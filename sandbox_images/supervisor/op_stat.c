@@ -50,7 +50,10 @@ static void give_error(struct stat_op *op, struct kf_run *run, uint8_t kind, int
     end_item(op);
 }
 
-static void give_errno(struct stat_op *op, struct kf_run *run, int error) { give_error(op, run, kf_kind_of(error), error); }
+static void give_errno(struct stat_op *op, struct kf_run *run, int error)
+{
+    give_error(op, run, kf_kind_of(error), error);
+}
 
 static void give_record(struct stat_op *op, struct kf_run *run)
 {

@@ -75,8 +75,8 @@ struct kf_items {
     uint32_t count;
 };
 bool kf_items_begin(struct kf_items *items); /* false: no memory */
-void kf_items_record(struct kf_items *items, const struct kf_op *op, struct kf_run *run, const void *path, size_t length,
-                     const struct kf_record *record);
+void kf_items_record(struct kf_items *items, const struct kf_op *op, struct kf_run *run, const void *path,
+                     size_t length, const struct kf_record *record);
 void kf_items_error(struct kf_items *items, const struct kf_op *op, struct kf_run *run, const void *path, size_t length,
                     uint8_t kind, int error);
 void kf_items_flush(struct kf_items *items, const struct kf_op *op, struct kf_run *run);

@@ -47,7 +47,7 @@ struct kf_find {
     int here; /* the directory where the walk stands; -1: the root itself */
     struct kf_level *levels;
     size_t level_room;
-    uint8_t *text; /* what is left to walk: text[at..end); its last `own` bytes come from the request, not from a link */
+    uint8_t *text; /* what is left to walk: text[at..end), its last `own` bytes not from a link */
     size_t at, end, own;
     unsigned links, restarts;
 };

@@ -108,8 +108,8 @@ static void added(struct kf_items *items, const struct kf_op *op, struct kf_run 
         kf_items_flush(items, op, run);
 }
 
-void kf_items_record(struct kf_items *items, const struct kf_op *op, struct kf_run *run, const void *path, size_t length,
-                     const struct kf_record *record)
+void kf_items_record(struct kf_items *items, const struct kf_op *op, struct kf_run *run, const void *path,
+                     size_t length, const struct kf_record *record)
 {
     kf_put_bytes(&items->w, path, (uint32_t)length);
     kf_put_u8(&items->w, 1);

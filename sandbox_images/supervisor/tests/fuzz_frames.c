@@ -1,6 +1,6 @@
-/* libFuzzer target: a header and what it announces. The first byte picks nothing: the input is a frame as the host would
- * send it. Every file request is decoded and then run for some steps in an empty root, with WDATA, WDATA_EOF and
- * CREDIT taken from the rest of the input; any other payload goes through every get of the reader. */
+/* libFuzzer target: the input is a frame as the host would send it. Every file request is decoded and then run for some
+ * steps in an empty root, with WDATA, WDATA_EOF and CREDIT taken from what follows the frame; any payload goes through
+ * every get of the reader. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import ssl
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfold.sandbox.docker.stream import Demultiplexer, EngineStream
+from kinfold.sandbox.docker.stream import Demultiplexer, EngineStream, _already_read
 
 
 def framed(stream: int, data: bytes) -> bytes:
@@ -91,6 +94,24 @@ async def test_a_broken_frame_breaks_the_stream() -> None:
         await stream.receive()
     engine.close()
     await stream.aclose()
+
+
+class Nothing(io.RawIOBase):
+    """A TLS connection on which nothing has come yet."""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """As `ssl` does it."""
+        raise ssl.SSLWantReadError
+
+
+@pytest.mark.parametrize(("raw", "early"), [(io.BytesIO(b"early"), b"early"), (io.BytesIO(), b""), (Nothing(), b"")])
+def test_bytes_that_came_with_the_head_are_not_lost(raw: io.RawIOBase, early: bytes) -> None:
+    response = SimpleNamespace(raw=SimpleNamespace(_fp=SimpleNamespace(fp=io.BufferedReader(raw))))
+    assert _already_read(response) == early
 
 
 @pytest.mark.anyio

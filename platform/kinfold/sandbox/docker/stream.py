@@ -168,7 +168,10 @@ def _already_read(response: Any) -> bytes:
     buffered = response.raw._fp.fp if response is not None else None
     if buffered is None or not hasattr(buffered, "peek"):
         return b""
-    waiting = len(buffered.peek())
+    try:
+        waiting = len(buffered.peek())
+    except ssl.SSLWantReadError:  # plain sockets say "nothing yet" by an empty peek
+        return b""
     return bytes(buffered.read1(waiting)) if waiting else b""
 
 

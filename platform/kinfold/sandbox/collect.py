@@ -136,7 +136,7 @@ class FileBytes:
         self,
         credit: int,
         on_record: Callable[[Record], None] | None = None,
-        on_data: Callable[[bytes], None] | None = None,
+        on_data: Callable[[memoryview], object] | None = None,
     ) -> None:
         self.credit = credit
         self.received = 0
@@ -158,7 +158,7 @@ class FileBytes:
             if self.received > self.credit:
                 raise ProtocolViolation(f"{self.received} bytes came, {self.credit} were granted")
             if self.on_data is not None:
-                self.on_data(bytes(payload))
+                self.on_data(payload)
         else:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a READ")
 

@@ -226,7 +226,7 @@ class FrameSplitter:
         if start == end:
             start = end = 0
         elif len(self._buffer) - start < HEADER_BYTES + MAX_PAYLOAD or end == len(self._buffer):
-            self._view[: end - start] = bytes(self._view[start:end])
+            self._view[: end - start] = self._view[start:end]
             start, end = 0, end - start
         self._start = start
         self._end = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
@@ -44,11 +45,12 @@ class Transfer:
             raise ValueError("offset and limit are not negative")
         payload = protocol.read(wire_path(where), offset=offset, limit=bound, digest=digest, credit=bound)
         refuse_large = _refuse_large(offset) if limit is None else None
-        pieces: list[bytes] = []
+        held = io.BytesIO()  # grows in place, and gives its bytes away without another copy
 
         def answer() -> FileBytes:
-            pieces.clear()
-            return FileBytes(bound, refuse_large, pieces.append)
+            held.seek(0)
+            held.truncate()
+            return FileBytes(bound, refuse_large, held.write)
 
         try:
             expected = await self._link.ask(Request.READ, payload, answer)
@@ -56,7 +58,7 @@ class Transfer:
             raise _too_large(where) from None
         except RemoteError as error:
             raise file_error(error.failure, where) from error
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = held.getvalue()
         if len(data) > READ_LIMIT and limit is None:
             raise _too_large(where)
         if digest:
@@ -240,8 +242,8 @@ class _Reading:
         finally:
             call.abandon()
 
-    def _push(self, data: bytes) -> None:
-        self._pieces.append(data)
+    def _push(self, data: memoryview) -> None:
+        self._pieces.append(bytes(data))
         self._wake.set()
 
     def _same_file(self, record: Record) -> None:

@@ -37,6 +37,8 @@ def normalize(path: str) -> str:
     if path.isascii() and len(path) <= MAX_NAME_BYTES:
         if not path or "\0" in path:
             raise _invalid(path)
+        if path == ".":
+            return WORKSPACE
         if path[0] not in "./" and path[-1] != "/" and "//" not in path and "/." not in path:
             return f"{WORKSPACE}/{path}"  # nothing to resolve: the common case, and there may be thousands
     else:

@@ -22,6 +22,7 @@ void exec_tree_gone(struct exec *e)
         return;
     }
     e->tree_empty = true;
+    e->grace_ends = NEVER;
     kf.alive_count--;
     freeze_end(e);
     if (e->start != NULL) {

@@ -83,6 +83,9 @@ void exec_kill(struct exec *e, uint8_t cause, uint64_t grace_ms)
         exec_shim_lost(e);
     } else if (m.b && grace_ms == 0 && kf.is_pid1 && kf.root.change_uid && e->pid != 0) {
         freeze_begin(e); /* at once: the shim could only ask for it, and may not get to run for long */
+    } else {
+        uint64_t ends = kf.now + m.n * MS + MS;
+        e->grace_ends = ends < e->grace_ends ? ends : e->grace_ends;
     }
 }
 
@@ -246,6 +249,12 @@ static void check_deadlines(struct exec *e, uint64_t now)
     if (now >= e->started_due) {
         exec_touch(e);
     }
+    if (now >= e->grace_ends) {
+        e->grace_ends = NEVER;
+        if (!e->tree_empty && e->pid != 0 && kf.is_pid1 && kf.root.change_uid && cgroup_is_crowded()) {
+            freeze_begin(e);
+        }
+    }
     if (now >= e->freeze_deadline) {
         freeze_expire(e);
     }
@@ -274,7 +283,7 @@ uint64_t exec_next_deadline(void)
         if (!kf.paused) {
             next = least(next, least(e->deadline, e->idle_deadline));
         }
-        next = least(next, least(e->drain_deadline, least(e->started_due, e->freeze_deadline)));
+        next = least(next, least(least(e->drain_deadline, e->grace_ends), least(e->started_due, e->freeze_deadline)));
     }
     return next;
 }
@@ -294,5 +303,6 @@ void execs_shift(uint64_t by)
         shift(&e->idle_deadline, by);
         shift(&e->drain_deadline, by);
         shift(&e->freeze_deadline, by);
+        shift(&e->grace_ends, by);
     }
 }

@@ -243,7 +243,7 @@ static struct exec *exec_new(uint64_t id, const struct wanted *w, struct start *
     e->created = kf.now;
     e->deadline = w->timeout_ms == 0 || w->timeout_ms > NEVER / MS / 4 ? NEVER : kf.now + w->timeout_ms * MS;
     e->idle_deadline = e->idle_timeout == 0 ? NEVER : kf.now + e->idle_timeout;
-    e->drain_deadline = e->started_due = e->freeze_deadline = NEVER;
+    e->drain_deadline = e->started_due = e->freeze_deadline = e->grace_ends = NEVER;
     list_init(&e->readers);
     list_init(&e->waiters);
     list_init(&e->ended_link);

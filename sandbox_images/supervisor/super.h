@@ -140,7 +140,7 @@ struct exec {
     uint64_t created, started, deadline, idle_deadline, drain_deadline, started_due, freeze_deadline;
     bool started_told, leader_exited, ended, tree_empty, frozen, last_sent, listed, listing, kill_sent;
     bool killed_by_signal;                     /* the host sent SIGKILL by SIGNAL: not an OOM kill */
-    uint64_t kill_grace_until;
+    uint64_t grace_ends;                       /* of our kill: should the shim not get to run by then, we freeze for it */
     uint8_t cause;                             /* ended_by of our own kill, 0: none */
     bool kill_failed;
     pid_t pid;

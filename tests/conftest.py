@@ -130,6 +130,15 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_container_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a fixture of wider scope made must be gone too, once every fixture is closed."""
+    yield
+    asked = engine_problem.cache_info().currsize > 0
+    if asked and engine_problem() is None:
+        _fail_over(_our_containers(tmp_path_factory.getbasetemp()))
+
+
 @pytest.fixture(autouse=True)
 def no_container_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail a Docker test that leaves a container of its own behind, and remove that container.
@@ -143,11 +152,14 @@ def no_container_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     base = tmp_path_factory.getbasetemp()
     before = _our_containers(base)
     yield
-    left = {ident: labels for ident, labels in _our_containers(base).items() if ident not in before}
+    _fail_over({ident: labels for ident, labels in _our_containers(base).items() if ident not in before})
+
+
+def _fail_over(left: dict[str, dict[str, str]]) -> None:
     if left:
         _remove_containers(left)
         names = ", ".join(f"{ident[:12]} {labels}" for ident, labels in left.items())
-        pytest.fail(f"the test left {len(left)} container(s) behind: {names}", pytrace=False)
+        pytest.fail(f"{len(left)} container(s) were left behind: {names}", pytrace=False)
 
 
 def _our_containers(base: Path) -> dict[str, dict[str, str]]:

@@ -17,6 +17,7 @@ import docker
 import pytest
 
 import kinfold
+from kinfold.sandbox.docker.provider import DockerProvider
 
 PROGRAM = textwrap.dedent(
     """
@@ -77,9 +78,10 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 def containers(engine: Any, state: Path) -> list[Any]:
-    """What this test's program left, running or not: its workspaces lie beneath its state directory."""
-    found = engine.api.containers(all=True, filters={"label": ["kinfold.instance"]})
-    return [c for c in found if any(Path(m.get("Source") or "/").is_relative_to(state) for m in c["Mounts"])]
+    """What this test's program left, running or not, its helpers too: all that carry its state directory's instance."""
+    instance = DockerProvider(state_dir=state).instance
+    found: list[Any] = engine.api.containers(all=True, filters={"label": [f"kinfold.instance={instance}"]})
+    return found
 
 
 @pytest.mark.parametrize(("signum", "says"), [(signal.SIGTERM, "interrupted"), (signal.SIGINT, "KeyboardInterrupt")])
@@ -101,7 +103,7 @@ def test_a_signal_while_a_command_runs_leaves_no_container(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("delay", [0.0, 0.15, 0.4, 0.8])
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8])
 def test_a_signal_while_the_sandbox_opens_leaves_no_container(
     signum: signal.Signals, delay: float, program: subprocess.Popen[str], own_state: Path, engine: Any
 ) -> None:

@@ -26,6 +26,7 @@ from kinfold.sandbox.base import Provider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.log import EventLog
 from kinfold.tasks.main_run import MainRun
+from kinfold.tasks.opening import create_apart
 from kinfold.tasks.out import Copied, OutDirectory
 from kinfold.tasks.plan import StrPath, make_plan
 from kinfold.tasks.result import RunLimits, TaskResult
@@ -124,7 +125,7 @@ class ParentTask:
             plan = self._plan()
             self._out = self._open_out(plan.spec)
             self._log = self._open_log(plan.spec)
-            self._sandbox = await self._open_sandbox(plan.spec)
+            self._sandbox = await self._open_sandbox(self._group, plan.spec)
             await self._announce(plan.prompt, plan.model.name)
             self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
             self._group.start_soon(self._work, self._main)
@@ -208,11 +209,12 @@ class ParentTask:
         self._stack.callback(out.close)
         return out
 
-    async def _open_sandbox(self, spec: SandboxSpec) -> Sandbox:
+    async def _open_sandbox(self, group: anyio.abc.TaskGroup, spec: SandboxSpec) -> Sandbox:
         labelled = spec.model_copy(update={"labels": {"task": self.id, **spec.labels}})
-        sandbox = await (self._provider or await self._own_provider()).create(labelled)
-        self._stack.push_async_callback(sandbox.aclose)
-        return sandbox
+        provider = self._provider or await self._own_provider()
+        return await create_apart(
+            group, provider, labelled, lambda sandbox: self._stack.push_async_callback(sandbox.aclose)
+        )
 
     async def _own_provider(self) -> Provider:
         from kinfold.sandbox.docker.provider import DockerProvider

@@ -189,6 +189,33 @@ async def test_a_cancelled_caller_still_closes() -> None:
     assert provider.all_closed
 
 
+@pytest.mark.parametrize("how", ["anyio", "asyncio"])
+async def test_what_a_provider_shields_while_it_creates_is_finished_and_closed(how: str) -> None:
+    begun = anyio.Event()
+
+    class Careful(MemoryProvider):
+        async def create(self, spec: SandboxSpec) -> MemorySandbox:
+            with anyio.CancelScope(shield=True):
+                begun.set()
+                await anyio.sleep(0.1)
+                return await super().create(spec)
+            raise AssertionError("unreachable")
+
+    provider = Careful()
+    running = run("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,))
+    if how == "asyncio":
+        task = asyncio.create_task(running)
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        with anyio.move_on_after(0.05):
+            await running
+    assert len(provider.made) == 1
+    assert provider.all_closed
+
+
 async def test_cancel_ends_the_task_and_its_result_says_so() -> None:
     provider = MemoryProvider()
     async with parent(hanging, provider) as task:
@@ -323,15 +350,13 @@ async def test_a_bug_of_ours_behind_the_run_is_a_result_too(
 
 
 async def test_sigterm_at_the_last_moment_of_the_start_is_not_lost() -> None:
-    class Late(MemoryProvider):
-        async def create(self, spec: SandboxSpec) -> MemorySandbox:
-            made = await super().create(spec)
-            task.interrupt()
-            return made
+    class Late(ParentTask):
+        async def _announce(self, prompt: str, model: str) -> None:
+            await super()._announce(prompt, model)
+            self.interrupt()
 
-    provider = Late()
-    task = parent(hanging, provider)
-    async with task:
+    provider = MemoryProvider()
+    async with Late("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,)) as task:
         await task.start()
         with anyio.fail_after(5):
             assert (await task.wait()).ended_by == "interrupted"

@@ -27,19 +27,6 @@ static void sink(void *channel, uint8_t type, uint64_t id, const void *payload, 
     *terminals += type == KF_OK || type == KF_ERROR;
 }
 
-static void leave(void)
-{
-    close(root.fd);
-    rmdir(folder);
-}
-
-static void enter(void)
-{
-    if (!mkdtemp(folder) || (root.fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
-        abort();
-    kf_files_probe(&root);
-    atexit(leave);
-}
 
 /* Run a request to its end, or until it waits for the host with nothing more to come. */
 static void run(struct kf_op *op, const uint8_t *rest, size_t length, unsigned limit)
@@ -71,6 +58,21 @@ static void sweep(void)
     snprintf(command, sizeof command, "chmod -R u+rwx %s; find %s -mindepth 1 -delete", folder, folder);
     if (system(command) != 0)
         abort();
+}
+
+static void leave(void)
+{
+    sweep();
+    close(root.fd);
+    rmdir(folder);
+}
+
+static void enter(void)
+{
+    if (!mkdtemp(folder) || (root.fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+        abort();
+    kf_files_probe(&root);
+    atexit(leave);
 }
 
 static void read_everything(const uint8_t *payload, size_t length)

@@ -6,7 +6,6 @@ own for a link to another one.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import socket
@@ -57,10 +56,15 @@ class Listener:
 
     async def accept(self, timeout: float) -> SocketStream:
         """The supervisor's stream. Raises `StartFailed` when nobody with the right uid dialled in `timeout` seconds."""
-        loop = asyncio.get_running_loop()
         with anyio.move_on_after(timeout):
             while True:
-                connection, _ = await loop.sock_accept(self._socket)
+                # Not the loop's sock_accept: cancelled in the very step of a dial, it loses the connection.
+                await anyio.wait_readable(self._socket)
+                try:
+                    connection, _ = self._socket.accept()
+                except BlockingIOError:
+                    continue
+                connection.setblocking(False)
                 if self._peer_uids is None or _peer_uid(connection) in self._peer_uids:
                     return SocketStream(connection)
                 connection.close()

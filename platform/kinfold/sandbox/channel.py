@@ -25,6 +25,7 @@ TICK = 1.0
 """How often deadlines are looked at."""
 PING_TIMEOUT = 10.0
 _CANCEL_TIMEOUT = 30.0
+_EXCUSED = 5.0
 _FORGET_BATCH = 16
 FOREVER = float("inf")
 
@@ -48,7 +49,7 @@ class DeadlinePassed(Exception):
 class Call(Generic[T]):
     """One outstanding request; awaiting it gives its value."""
 
-    __slots__ = ("answer", "channel", "deadline", "future", "id", "patience", "paused_with_execs", "request")
+    __slots__ = ("answer", "channel", "deadline", "excuse", "future", "id", "patience", "paused_with_execs", "request")
 
     def __init__(self, channel: Channel, request: Request, call_id: int, answer: Answer[T], patience: float) -> None:
         self.channel = channel
@@ -59,6 +60,8 @@ class Call(Generic[T]):
         self.patience = patience
         """Seconds without a frame after which it fails; renewed by every frame."""
         self.deadline = channel.loop.time() + patience
+        self.excuse: Callable[[], bool] | None = None
+        """Asked when the deadline has passed: True puts it off, for it is we who hold things up."""
         self.paused_with_execs = False
         """Its deadline stands still while the sandbox's execs are paused."""
 
@@ -259,6 +262,8 @@ class Channel:
     def _expire(self, call: Call[Any]) -> None:
         if call.request == Request.PING or isinstance(call.answer, Discard):
             self._break(f"the supervisor has been silent for {call.patience:g} s")
+        elif call.excuse is not None and call.excuse():
+            call.deadline = self.loop.time() + _EXCUSED
         elif not call.future.done():
             call.deadline = FOREVER
             call.future.set_exception(DeadlinePassed(f"{call.request.name} was not answered in {call.patience:g} s"))

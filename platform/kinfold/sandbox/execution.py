@@ -136,6 +136,7 @@ class Exec:
         self._payload = payload
         """EXEC's; None where somebody else started it and we only attach."""
         self._call: Call[End] | None = None
+        self._killed = False
         self.started: asyncio.Future[None] | None = None
         """For who waits for the pid: done when it is known, or when the exec has ended."""
         self.answer.on_started = self._on_started
@@ -184,12 +185,16 @@ class Exec:
 
     def _host_deadline(self) -> float:
         """When the host stops believing that the supervisor ends the exec in time."""
+        if self._killed:
+            return KILL_MARGIN
         timeout = self.request.timeout
         return FOREVER if timeout is None else timeout + self.request.grace + KILL_MARGIN
 
     def _fix_deadline(self, call: Call[End]) -> None:
         """From its start on, an exec has one moment to end, which output does not put off."""
         call.set_patience(FOREVER)
+        if isinstance(self.answer, StreamAnswer):
+            call.excuse = self.answer.is_behind
         call.deadline = call.channel.loop.time() + self._host_deadline()
 
     def _on_started(self) -> None:
@@ -214,19 +219,20 @@ class Exec:
         return self._result(end)
 
     async def _end(self) -> End:
-        for _ in range(_ATTACHES):
+        lost = 0
+        while lost < _ATTACHES:
             call = self._call
             if call is None:
                 raise RuntimeError("not begun")
             try:
                 end = await call
             except ChannelBroken:
+                lost += 1
                 self.attach_or_wait(await self._link.ready())
             except RemoteError as error:
                 await self._refused(call, error.failure)
             except DeadlinePassed:
-                call.abandon()
-                return await self._overdue()
+                await self._overdue(call)
             else:
                 if not end.background_pids:
                     call.channel.forget(self.number)
@@ -263,18 +269,18 @@ class Exec:
             return file_error(failure, self.request.cwd)
         return SandboxError(f"{self.name} could not be started: {failure.message or failure.kind}")
 
-    async def _overdue(self) -> End:
-        """The supervisor let the deadline pass: kill, fetch the end, or give the sandbox up."""
-        try:
-            with anyio.fail_after(KILL_MARGIN):
+    async def _overdue(self, call: Call[End]) -> None:
+        """The deadline passed: see that it is dead and ask for its end anew, or give the sandbox up."""
+        call.abandon()
+        if not self._killed:
+            self._killed = True
+            try:
                 await self.kill(0.0)
-                channel = await self._link.ready()
-                self.attach(channel)
-                if self._call is None:
-                    raise RuntimeError("not begun")
-                return await self._call
-        except (TimeoutError, RemoteError, ChannelBroken, DeadlinePassed) as error:
-            raise self._link.lose(f"{self.name} passed its deadline and could not be ended: {error}") from error
+            except SandboxLost as lost:
+                raise self._link.lose(f"{self.name} passed its deadline and could not be killed: {lost}") from lost
+        else:
+            raise self._link.lose(f"{self.name} passed its deadline, was killed, and its end is not told")
+        self.attach_or_wait(await self._link.ready())
 
     async def kill(self, grace: float) -> tuple[int, int]:
         """End the whole tree, with proof: how many were killed, how many survived."""

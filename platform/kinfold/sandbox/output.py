@@ -188,6 +188,10 @@ class StreamAnswer(ExecAnswer):
             self.queue.append(Output(stream="stdout" if index == 0 else "stderr", offset=chunk.offset, data=data))
             self.wake.set()
 
+    def is_behind(self) -> bool:
+        """Whether it is the reader that holds the end up: pieces wait, or all that was granted has come."""
+        return bool(self.queue) or any(done >= limit for done, limit in zip(self._next, self._limits, strict=True))
+
     def took(self, output: Output) -> None:
         """The reader is done with this piece."""
         self._take(_NAMES.index(output.stream), output.offset + len(output.data))

@@ -276,6 +276,22 @@ async def test_a_supervisor_that_can_end_nothing_is_a_loss_not_a_hang(
         await sandbox.read("f")
 
 
+async def test_an_end_that_is_never_told_after_a_kill_is_a_loss(
+    provider: FakeProvider, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "KILL_MARGIN", 0.2)
+
+    def answer(peer: Peer, frame: Frame) -> None:
+        if frame.kind == Request.EXEC:
+            peer.say(Reply.STARTED, frame.id, STARTED)
+        elif frame.kind == Request.KILL:
+            peer.say(Reply.OK, frame.id, bytes(8))
+
+    provider.answer = answer
+    with anyio.fail_after(20), pytest.raises(SandboxLost, match="not told"):
+        await sandbox.exec(["x"], timeout=0.1, grace=0.1)
+
+
 async def test_a_cancelled_exec_whose_kill_is_not_proved_is_a_loss(
     provider: FakeProvider, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+import pytest
 
+from kinfold.sandbox import execution
 from kinfold.sandbox.base import MIB, ExecRequest, Output
 from kinfold.sandbox.sandbox import Sandbox
 
@@ -15,6 +17,7 @@ __all__ = [
     "test_a_flood_neither_slows_nor_fills_the_host",
     "test_a_program_can_be_followed_by_two",
     "test_a_reader_that_leaves_lets_the_program_run_on",
+    "test_a_reader_that_sleeps_past_the_timeout_loses_neither_output_nor_sandbox",
     "test_a_slow_reader_pauses_the_program_and_loses_nothing",
     "test_bytes_that_are_no_text_arrive_as_they_are",
     "test_output_comes_while_the_program_runs",
@@ -82,6 +85,24 @@ async def test_a_reader_that_leaves_lets_the_program_run_on(sandbox: Sandbox) ->
     result = await process.wait()
     assert (result.exit_code, result.stdout_total) == (0, 40_000_004)
     assert result.stdout.endswith(b"end\n")
+
+
+async def test_a_reader_that_sleeps_past_the_timeout_loses_neither_output_nor_sandbox(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "KILL_MARGIN", 0.5)
+    process = await sandbox.start(ExecRequest(command=["yes"], stream=True, timeout=0.5, grace=0.1))
+    seen = 0
+    async with aclosing(process.output()) as output:
+        async for piece in output:
+            if not seen:
+                await anyio.sleep(4)
+            assert piece.offset == seen
+            seen += len(piece.data)
+    result = await process.wait()
+    assert (result.ended_by, result.survivors) == ("timed_out", 0)
+    assert result.stdout_total == seen
+    assert (await sandbox.exec(["echo", "well"])).stdout == b"well\n"
 
 
 async def test_waiting_without_reading_keeps_head_and_tail(sandbox: Sandbox) -> None:

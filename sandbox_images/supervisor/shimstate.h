@@ -1,0 +1,48 @@
+/* One shim's state, shared by its three parts: starting up, killing, and the loop that obeys init. */
+#ifndef KF_SHIMSTATE_H
+#define KF_SHIMSTATE_H
+
+#include "shim.h"
+
+#define LOCAL_LIMIT_US 2000000u    /* repeated rounds, where nothing can be frozen */
+#define FROZEN_BUDGET_US 1000000u
+#define ROUNDS_US 20000u
+#define LAST_LIMIT_US 1000000u
+
+enum phase { IDLE, RUNNING, GRACE, AWAIT_FREEZE, FROZEN, REPEAT, LAST };
+
+struct shim_state {
+    struct shim_options o;
+    enum phase phase;
+    uint32_t serial;
+    pid_t leader;
+    bool started_told, leader_reaped, leader_told;
+    int leader_status;
+    uint64_t reaped;          /* processes reaped so far */
+    uint64_t deadline_us;     /* of the phase; 0: none */
+    bool crowded;             /* near the pids limit: a scan beside a fork bomb would take seconds */
+    struct scan scan;
+    struct { pid_t pid; uint64_t start; } *done; /* whom we sent KILL, so that nobody is counted twice */
+    size_t done_count, done_room;
+    int report[2];            /* the leader's errno, kept open: only a child that is not dumpable ever holds it */
+    int children;             /* signalfd for SIGCHLD */
+    char packet[sizeof(struct shim_message) + SHIM_INLINE];
+};
+extern struct shim_state me;
+
+/* ---- shimkill.c */
+void tell_with(struct shim_message m, const void *more, size_t length);
+void tell(struct shim_message m);
+bool reap(void);                       /* true: ECHILD, nobody is left */
+void reap_and_tell(void);
+bool is_dead(const struct process *p);
+uint32_t signal_all(int signal, uint64_t budget_us);
+bool kill_rounds(void);                /* true: ECHILD */
+void on_kill(uint64_t grace_ms, bool crowded);
+void frozen_round(void);
+void on_deadline(void);
+
+/* ---- shimsetup.c */
+bool shim_set_up(int argc, char **argv);
+
+#endif

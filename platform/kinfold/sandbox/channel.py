@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, protocol, replies
 from kinfold.sandbox.base import ByteStream
 from kinfold.sandbox.collect import Answer, AnswerRefused, Discard, Plain
 from kinfold.sandbox.protocol import ProtocolViolation, Reply, Request
@@ -107,7 +107,7 @@ class Channel:
     async def open(cls, stream: ByteStream, *, timeout: float = PING_TIMEOUT, keepalive: float = 15.0) -> Channel:
         """A channel whose HELLO was answered. Raises `ChannelBroken`; the stream is then released."""
         channel = cls(stream, keepalive=keepalive)
-        call = channel.call(Request.HELLO, protocol.hello(), Plain(replies.hello), patience=timeout)
+        call = channel.call(Request.HELLO, encode.hello(), Plain(replies.hello), patience=timeout)
         try:
             channel._hello = await call
         except BaseException as error:
@@ -170,7 +170,7 @@ class Channel:
 
     def _take_forgotten(self) -> bytes:
         ids, self._forget = self._forget, []
-        return protocol.frame(Request.FORGET, self.fresh_id(), protocol.forget(ids))
+        return protocol.frame(Request.FORGET, self.fresh_id(), encode.forget(ids))
 
     def abandon(self, call: Call[Any]) -> None:
         """See `Call.abandon`."""

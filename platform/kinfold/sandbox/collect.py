@@ -172,10 +172,12 @@ class FileBytes:
 class Written:
     """The record of a WRITE; a WINDOW says how far the host may go on sending."""
 
-    __slots__ = ("on_window", "window")
+    __slots__ = ("digest", "on_window", "window")
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, *, digest: bool) -> None:
         self.window = window
+        self.digest = digest
+        """Whether the record carries the digest of what was written."""
         self.on_window: Callable[[], None] | None = None
 
     def accept(self, kind: int, payload: memoryview) -> None:
@@ -187,10 +189,10 @@ class Written:
             self.on_window()
 
     def finish(self, payload: memoryview) -> Record:
-        """The new file's record, with its digest."""
+        """The new file's record."""
         found = replies.record(payload)
-        if found.sha256 is None:
-            raise ProtocolViolation("a WRITE ends without the digest of what was written")
+        if self.digest != (found.sha256 is not None):
+            raise ProtocolViolation("a WRITE ends with a digest exactly where one was asked for")
         return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from kinfold.errors import NotFound, SandboxError
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import ExecRequest, ExecResult, Output, OwnerEnd
 from kinfold.sandbox.channel import RemoteError
 from kinfold.sandbox.collect import KeptBytes, Plain
@@ -132,7 +132,7 @@ class Execs:
 
     async def end(self, owner: str, grace: float) -> list[OwnerEnd]:
         """See `Sandbox.end`."""
-        payload = protocol.end_owner(owner.encode(), milliseconds(grace) if grace else 0)
+        payload = encode.end_owner(owner.encode(), milliseconds(grace) if grace else 0)
         try:
             ends = await self._link.ask(
                 Request.END_OWNER, payload, lambda: Plain(replies.owner_ends), patience=grace + KILL_MARGIN
@@ -160,7 +160,7 @@ class Execs:
         """See `Sandbox.kept`."""
         number = 1 if stream == "stdout" else 2
         limit = min(limit, 2**32 - 1)
-        payload = protocol.kept(exec_number(exec_id), number, offset, limit)
+        payload = encode.kept(exec_number(exec_id), number, offset, limit)
         try:
             pieces, state, total = await self._link.ask(Request.KEPT, payload, lambda: KeptBytes(number, offset, limit))
         except RemoteError as error:
@@ -178,7 +178,7 @@ class Execs:
         with anyio.move_on_after(timeout):
             running = [info for info in await self.list() if info.state != "ended"]
             for info in running:
-                payload = protocol.kill(exec_number(info.id), 0)
+                payload = encode.kill(exec_number(info.id), 0)
                 await self._link.ask(Request.KILL, payload, lambda: Plain(replies.killed), patience=timeout)
 
     async def aclose(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import anyio
 
 from kinfold.errors import KinfoldError, NotFound, SandboxError, SandboxLost
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import ExecRequest, ExecResult
 from kinfold.sandbox.channel import FOREVER, Call, Channel, ChannelBroken, DeadlinePassed, RemoteError
 from kinfold.sandbox.collect import Plain
@@ -78,7 +78,7 @@ def encode_request(request: ExecRequest, env: Mapping[str, str]) -> bytes:
     for key in merged:
         if not key or "=" in key:
             raise ValueError(f"{key!r} is no name for an environment variable")
-    payload = protocol.exec_(
+    payload = encode.exec_(
         owner=request.owner.encode(),
         mode=mode,
         argv=[_word(word) for word in argv],
@@ -162,7 +162,7 @@ class Exec:
     def attach(self, channel: Channel) -> None:
         """Send ATTACH, and standard input that may have been lost on the way."""
         self.answer.restart()
-        payload = protocol.attach(
+        payload = encode.attach(
             self.number, stream=self.request.stream, offsets=self.answer.offsets, limits=self.answer.limits
         )
         follow: tuple[bytes, ...] = ()
@@ -181,7 +181,7 @@ class Exec:
 
     def _credit(self, stream: int, limit: int) -> None:
         if self._call is not None:
-            self._call.send(Request.CREDIT, protocol.credit(stream, limit))
+            self._call.send(Request.CREDIT, encode.credit(stream, limit))
 
     def _host_deadline(self) -> float:
         """When the host stops believing that the supervisor ends the exec in time."""
@@ -284,7 +284,7 @@ class Exec:
 
     async def kill(self, grace: float) -> tuple[int, int]:
         """End the whole tree, with proof: how many were killed, how many survived."""
-        payload = protocol.kill(self.number, milliseconds(grace) if grace else 0)
+        payload = encode.kill(self.number, milliseconds(grace) if grace else 0)
         try:
             return await self._link.ask(
                 Request.KILL, payload, lambda: Plain(replies.killed), patience=grace + KILL_MARGIN

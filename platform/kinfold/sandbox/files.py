@@ -9,14 +9,14 @@ from dataclasses import fields
 from typing import TypeVar
 
 from kinfold.errors import KinfoldError, PathError, SandboxError
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import WORKSPACE, FileStat, Listing, Snapshot
 from kinfold.sandbox.channel import ChannelBroken, RemoteError
 from kinfold.sandbox.collect import Answer, Item, ListItems, Plain, StatItems
 from kinfold.sandbox.link import PATIENCE, Link
 from kinfold.sandbox.protocol import Request, StatFlag
 from kinfold.sandbox.replies import Failure, Record
-from kinfold.sandbox.workspace import decode, encode, normalize
+from kinfold.sandbox.workspace import normalize, to_bytes, to_text
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _YIELD_EVERY = 5_000
 
 def wire_path(path: str) -> bytes:
     """The bytes of a normalised path as requests carry it: relative to the root."""
-    return encode(path[len(WORKSPACE) + 1 :]) or b"."
+    return to_bytes(path[len(WORKSPACE) + 1 :]) or b"."
 
 
 def file_error(failure: Failure, path: str) -> KinfoldError:
@@ -66,7 +66,7 @@ def file_stat(path: str, record: Record) -> FileStat:
     set_mtime(stat, mtime_ns)
     set_ctime(stat, ctime_ns)
     set_inode(stat, inode)
-    set_target(stat, None if target is None else decode(target))
+    set_target(stat, None if target is None else to_text(target))
     set_sha256(stat, sha256)
     set_entries(stat, entries)
     set_target_type(stat, target_type)
@@ -92,8 +92,8 @@ class Files:
             except PathError as error:
                 found.append(error)
         flags = (StatFlag.DIGEST if digest else 0) | (StatFlag.CLAIM if claim else 0)
-        batches = protocol.stat_batches([wire_path(path) for _, path in asked], _STAT_BATCH, _STAT_BYTES)
-        asks = [(protocol.stat(batch, flags), _expect(len(batch))) for batch in batches]
+        batches = encode.stat_batches([wire_path(path) for _, path in asked], _STAT_BATCH, _STAT_BYTES)
+        asks = [(encode.stat(batch, flags), _expect(len(batch))) for batch in batches]
         patience = _DIGEST_PATIENCE if flags else PATIENCE
         try:
             answers = await self._link.ask_many(Request.STAT, asks, patience=patience)
@@ -122,9 +122,7 @@ class Files:
     async def _list(self, base: str, depth: int, max_entries: int) -> tuple[builtins.list[Item], bool]:
         if depth < 1 or max_entries < 1:
             raise ValueError("depth and max_entries are at least 1")
-        payload = protocol.list_(
-            wire_path(base), depth=min(depth, ALL_DEPTHS), max_entries=min(max_entries, ALL_DEPTHS)
-        )
+        payload = encode.list_(wire_path(base), depth=min(depth, ALL_DEPTHS), max_entries=min(max_entries, ALL_DEPTHS))
         return await self._ask(base, Request.LIST, payload, lambda: ListItems(max_entries))
 
     async def _ask(self, path: str, request: Request, payload: bytes, answer: Callable[[], Answer[T]]) -> T:
@@ -138,7 +136,7 @@ class Files:
     async def make_dir(self, path: str, *, mode: int, parents: bool) -> FileStat:
         """See `Sandbox.make_dir`."""
         where = normalize(path)
-        payload = protocol.make_dir(wire_path(where), mode=mode, parents=parents)
+        payload = encode.make_dir(wire_path(where), mode=mode, parents=parents)
 
         async def became() -> Record:
             return await self._outcome(where, lambda record: parents and record.type == "directory")
@@ -148,7 +146,7 @@ class Files:
     async def remove(self, path: str, *, recursive: bool) -> int:
         """See `Sandbox.remove`."""
         where = normalize(path)
-        payload = protocol.remove(wire_path(where), recursive=recursive)
+        payload = encode.remove(wire_path(where), recursive=recursive)
 
         async def became() -> int:
             found = await self.stat([where], digest=False, claim=False)
@@ -161,7 +159,7 @@ class Files:
     async def rename(self, source: str, target: str, *, replace: bool) -> FileStat:
         """See `Sandbox.rename`."""
         old, new = normalize(source), normalize(target)
-        payload = protocol.rename(wire_path(old), wire_path(new), replace=replace)
+        payload = encode.rename(wire_path(old), wire_path(new), replace=replace)
 
         async def became() -> Record:
             raise unknown_outcome(old)
@@ -171,14 +169,14 @@ class Files:
     async def symlink(self, target: str, path: str) -> FileStat:
         """See `Sandbox.symlink`."""
         where = normalize(path)
-        raw = encode(target)
+        raw = to_bytes(target)
         if not raw or b"\0" in raw:
             raise PathError("invalid", target, "is no usable target for a link")
 
         async def became() -> Record:
             return await self._outcome(where, lambda record: record.target == raw)
 
-        payload = protocol.symlink(raw, wire_path(where))
+        payload = encode.symlink(raw, wire_path(where))
         return file_stat(where, await self._change(where, Request.SYMLINK, payload, replies.record, became))
 
     async def _change(
@@ -198,7 +196,7 @@ class Files:
             return await became()
 
     async def _outcome(self, path: str, is_done: Callable[[Record], bool]) -> Record:
-        payload = protocol.stat([wire_path(path)])
+        payload = encode.stat([wire_path(path)])
         [(_, entry)] = await self._link.ask(Request.STAT, payload, lambda: StatItems(1))
         if isinstance(entry, Record) and is_done(entry):
             return entry
@@ -230,7 +228,7 @@ async def _stats(base: str, items: Sequence[Item]) -> AsyncIterator[tuple[str, F
     """The records among `items` with their relative names; lets others run now and then."""
     for number, (raw, entry) in enumerate(items, 1):
         if isinstance(entry, Record):
-            name = decode(raw)
+            name = to_text(raw)
             yield name, file_stat(f"{base}/{name}", entry)
         if number % _YIELD_EVERY == 0:
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from kinfold.errors import SandboxError
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import ExecResult, Output, OwnerEnd
 from kinfold.sandbox.channel import ChannelBroken, RemoteError
 from kinfold.sandbox.collect import Plain
@@ -93,7 +93,7 @@ class Process:
 
     async def signal(self, number: int, *, everyone: bool = False) -> int:
         """Send a signal to the leader, or to every process of the exec; how many got it (0 once it has ended)."""
-        payload = protocol.signal(self._exec.number, number, everyone=everyone)
+        payload = encode.signal(self._exec.number, number, everyone=everyone)
         try:
             channel = await self._link.ready()
             return await self._link.once(channel, Request.SIGNAL, payload, Plain(replies.number32))

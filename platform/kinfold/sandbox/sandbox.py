@@ -32,7 +32,7 @@ from kinfold.sandbox.execs import ExecInfo, Execs, Kept
 from kinfold.sandbox.files import Files
 from kinfold.sandbox.link import Link
 from kinfold.sandbox.process import Process
-from kinfold.sandbox.protocol import Request
+from kinfold.sandbox.protocol import Request, WriteFlag
 from kinfold.sandbox.transfer import READ_LIMIT, FileWriter, Transfer
 
 __all__ = ["READ_LIMIT", "Process", "Sandbox"]
@@ -233,16 +233,19 @@ class Sandbox:
         exclusive: bool = False,
         mode: int = 0,
         parents: bool = True,
+        digest: bool | None = None,
     ) -> FileStat:
-        """Replace or make a file in one step; the result carries its `sha256`.
+        """Replace or make a file in one step.
 
-        `if_match`: the SHA-256 in hex that the file must still have, or `"absent"`; else `PathError` `conflict`.
-        `exclusive`: an existing file is a `conflict`. `mode` 0 keeps the replaced file's, or is 0644. Hard links and
-        extended attributes of a replaced file do not survive.
+        `digest`: whether the result carries the `sha256` of what was written; None: for data up to 1 MiB, since hashing
+        more takes longer than writing it. `if_match`: the SHA-256 in hex that the file must still have, or `"absent"`;
+        else `PathError` `conflict`. `exclusive`: an existing file is a `conflict`. `mode` 0 keeps the replaced file's,
+        or is 0644. Hard links and extended attributes of a replaced file do not survive.
         """
-        return await self._transfer.write(
-            path, data, if_match=if_match, exclusive=exclusive, mode=mode, parents=parents
-        )
+        flags = WriteFlag.PARENTS if parents else WriteFlag(0)
+        flags |= WriteFlag.EXCLUSIVE if exclusive else 0
+        flags |= WriteFlag.DIGEST if digest or (digest is None and len(data) <= MIB) else 0
+        return await self._transfer.write(path, data, if_match=if_match, flags=flags, mode=mode)
 
     async def stat(
         self, paths: Iterable[str], *, digest: bool = False, claim: bool = False

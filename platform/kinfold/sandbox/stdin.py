@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from kinfold.errors import NotFound
-from kinfold.sandbox import protocol
+from kinfold.sandbox import encode, protocol
 from kinfold.sandbox.protocol import MAX_PAYLOAD, STDIN_WINDOW, ProtocolViolation, Request
 
 _PIECE = MAX_PAYLOAD - 8
@@ -44,10 +44,10 @@ class StdinFeed:
             piece = bytes(self._buffer[start - self._base : stop - self._base])
             self._sent = stop
             self._furthest = max(self._furthest, stop)
-            yield protocol.header(Request.STDIN, exec_id, 8 + len(piece)) + protocol.stdin_offset(start) + piece
+            yield protocol.header(Request.STDIN, exec_id, 8 + len(piece)) + encode.stdin_offset(start) + piece
         if self._closed and self._sent == self._end and not self._eof_sent:
             self._eof_sent = True
-            yield protocol.frame(Request.STDIN_EOF, exec_id, protocol.stdin_offset(self._end))
+            yield protocol.frame(Request.STDIN_EOF, exec_id, encode.stdin_offset(self._end))
         self._progress.set()
 
     def grant(self, window: int) -> None:

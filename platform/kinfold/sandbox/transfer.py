@@ -12,7 +12,7 @@ from contextlib import aclosing
 import anyio.to_thread
 
 from kinfold.errors import PathError, SandboxError, SandboxLost
-from kinfold.sandbox import protocol
+from kinfold.sandbox import encode, protocol
 from kinfold.sandbox.base import MIB, FileStat
 from kinfold.sandbox.channel import FOREVER, Call, Channel, ChannelBroken, DeadlinePassed, RemoteError
 from kinfold.sandbox.collect import AnswerRefused, FileBytes, StatItems, Written
@@ -43,7 +43,7 @@ class Transfer:
         bound = READ_LIMIT + 1 if limit is None else limit
         if min(offset, bound) < 0:
             raise ValueError("offset and limit are not negative")
-        payload = protocol.read(wire_path(where), offset=offset, limit=bound, digest=digest, credit=bound)
+        payload = encode.read(wire_path(where), offset=offset, limit=bound, digest=digest, credit=bound)
         refuse_large = _refuse_large(offset) if limit is None else None
         held = io.BytesIO()  # grows in place, and gives its bytes away without another copy
 
@@ -86,17 +86,14 @@ class Transfer:
                 raise SandboxLost(f"sandbox {self._link.ref.id}: {error}") from error
         raise self._link.lose(f"READ broke {REPEATS} channels to {self._link.ref.id} one after the other")
 
-    async def write(
-        self, path: str, data: bytes, *, if_match: str | None, exclusive: bool, mode: int, parents: bool
-    ) -> FileStat:
+    async def write(self, path: str, data: bytes, *, if_match: str | None, flags: WriteFlag, mode: int) -> FileStat:
         """See `Sandbox.write`."""
         where = normalize(path)
         if path.endswith("/"):
             raise PathError("is_directory", path)
         match = _if_match(if_match)
-        flags = (WriteFlag.PARENTS if parents else 0) | (WriteFlag.EXCLUSIVE if exclusive else 0)
-        payload = protocol.write(wire_path(where), flags=flags, mode=mode, if_match=match)
-        writing = _Writing(data)
+        payload = encode.write(wire_path(where), flags=flags, mode=mode, if_match=match)
+        writing = _Writing(data, digest=bool(flags & WriteFlag.DIGEST))
         channel = await self._link.ready()
         call = None
         try:
@@ -119,7 +116,7 @@ class Transfer:
         """See `Sandbox.open_writer`."""
         where = normalize(path)
         writer = FileWriter(self._link, where)
-        payload = protocol.write(wire_path(where), flags=WriteFlag.PARENTS, mode=mode, if_match=None)
+        payload = encode.write(wire_path(where), flags=WriteFlag.PARENTS, mode=mode, if_match=None)
         while True:
             channel = await self._link.ready()
             try:
@@ -131,7 +128,7 @@ class Transfer:
 
 async def written_after_all(link: Link, where: str, digest: str) -> FileStat:
     """What became of a write whose channel broke: done when the file holds these very bytes, else not known."""
-    payload = protocol.stat([wire_path(where)], StatFlag.DIGEST)
+    payload = encode.stat([wire_path(where)], StatFlag.DIGEST)
     [(_, entry)] = await link.ask(Request.STAT, payload, lambda: StatItems(1), patience=600.0)
     if isinstance(entry, Record) and entry.sha256 == digest:
         return file_stat(where, entry)
@@ -147,7 +144,7 @@ class FileWriter:
         self._sent = 0
         self._digest = hashlib.sha256()
         self._room = asyncio.Event()
-        self._answer = Written(WRITE_WINDOW)
+        self._answer = Written(WRITE_WINDOW, digest=False)
         self._call: Call[Record] | None = None
 
     def begin(self, channel: Channel, payload: bytes) -> None:
@@ -219,7 +216,7 @@ class _Reading:
         taken = 0
         self._pieces.clear()
         answer = FileBytes(_STREAM_CREDIT, self._same_file, self._push)
-        payload = protocol.read(path, offset=self._offset, limit=EVERYTHING, digest=False, credit=_STREAM_CREDIT)
+        payload = encode.read(path, offset=self._offset, limit=EVERYTHING, digest=False, credit=_STREAM_CREDIT)
         call = channel.call(Request.READ, payload, answer, patience=PATIENCE)
         call.future.add_done_callback(lambda _: self._wake.set())
         try:
@@ -230,7 +227,7 @@ class _Reading:
                     self._offset += len(data)
                     if not call.future.done() and taken + _STREAM_CREDIT - answer.credit >= _STREAM_CREDIT // 2:
                         answer.credit = taken + _STREAM_CREDIT
-                        call.send(Request.CREDIT, protocol.credit(0, answer.credit))
+                        call.send(Request.CREDIT, encode.credit(0, answer.credit))
                     call.set_patience(FOREVER)  # a slow consumer is not a silent supervisor
                     yield data
                 if call.future.done():
@@ -256,13 +253,14 @@ class _Reading:
 class _Writing:
     """One WRITE: sends what the window allows, from the callback that widens it."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, digest: bool) -> None:
+        self._digest = digest
         self._data = memoryview(data).cast("B")
         self._sent = 0
         self._ended = False
 
     def begin(self, channel: Channel, payload: bytes) -> Call[Record]:
-        answer = Written(WRITE_WINDOW)
+        answer = Written(WRITE_WINDOW, digest=self._digest)
         call_id = channel.fresh_id()
         follow = tuple(self._frames(call_id, answer.window))
         call = channel.call(Request.WRITE, payload, answer, patience=PATIENCE, call_id=call_id, follow=follow)

@@ -54,7 +54,7 @@ def normalize(path: str) -> str:
     )
 
 
-def encode(path: str) -> bytes:
+def to_bytes(path: str) -> bytes:
     """The bytes of a path or name; what was not UTF-8 comes back as it was. Raises `PathError` (`invalid`)."""
     try:
         return path.encode("utf-8", "surrogateescape")
@@ -62,7 +62,7 @@ def encode(path: str) -> bytes:
         raise PathError("invalid", path, "holds a code point that no file name can hold") from None
 
 
-def decode(path: bytes) -> str:
+def to_text(path: bytes) -> str:
     """A path as text; bytes that are not UTF-8 become surrogate escapes."""
     return path.decode("utf-8", "surrogateescape")
 
@@ -73,7 +73,7 @@ def _resolve(path: str, root: str) -> str:
 
 
 def _check_bytes(path: str) -> None:
-    raw = encode(path)
+    raw = to_bytes(path)
     if not raw or b"\0" in raw:
         raise _invalid(path)
     if len(raw) > MAX_PATH_BYTES:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.sandbox.fake_supervisor import Answer, Frame, Peer, PlainStream, error, hello, items, record
 
 from kinfold.sandbox import channel as channel_module
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, protocol, replies
 from kinfold.sandbox.channel import Channel, ChannelBroken, DeadlinePassed, RemoteError
 from kinfold.sandbox.collect import FileBytes, KeptBytes, ListItems, Plain, StatItems, Written
 from kinfold.sandbox.protocol import MAX_PAYLOAD, Reply, Request
@@ -132,7 +132,7 @@ OVERRUNS: dict[str, tuple[Request, object, bytes, bytes]] = {
     "more entries than asked for": (Request.LIST, ListItems(1), items((b"a", record(0)), (b"b", record(0))), b""),
     "an entry above the directory": (Request.LIST, ListItems(9), items((b"../x", record(0))), b""),
     "an absolute entry": (Request.LIST, ListItems(9), items((b"/etc", record(0))), b""),
-    "items for a write": (Request.WRITE, Written(9), items((b"a", record(0))), b""),
+    "items for a write": (Request.WRITE, Written(9, digest=True), items((b"a", record(0))), b""),
     "items for kept output": (Request.KEPT, KeptBytes(1, 0, 9), items((b"a", record(0))), b""),
 }
 
@@ -154,7 +154,7 @@ async def test_more_than_was_asked_for_ends_the_channel(opened: Open, name: str)
 
 async def test_a_cancelled_caller_tells_the_supervisor_and_disturbs_nobody(opened: Open) -> None:
     channel, peer = await opened(echo)
-    call = channel.call(Request.STAT, protocol.stat([b"a"]), StatItems(1), patience=20)
+    call = channel.call(Request.STAT, encode.stat([b"a"]), StatItems(1), patience=20)
     call.abandon()
     assert await ping(channel, b"x") == b"x"
     [cancel] = peer.of(Request.CANCEL)
@@ -207,7 +207,7 @@ async def test_forgetting_travels_with_the_next_request(opened: Open) -> None:
     channel.forget(6)
     await ping(channel)
     [forget] = peer.of(Request.FORGET)
-    assert forget.payload == protocol.forget([5, 6])
+    assert forget.payload == encode.forget([5, 6])
     assert peer.frames.index(forget) < peer.frames.index(peer.of(Request.PING)[0])
     for number in range(16):
         channel.forget(100 + number)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, protocol, replies
 from kinfold.sandbox.protocol import FrameSplitter, Reply, Request
 
 GOLDEN = Path(__file__).parents[3] / "sandbox_images" / "supervisor" / "golden_frames.txt"
@@ -54,7 +54,7 @@ def golden() -> list[Golden]:
 
 
 def _exec(f: Fields) -> bytes:
-    payload: bytes = protocol.exec_(
+    payload: bytes = encode.exec_(
         owner=f["owner"],
         mode=f["mode"],
         argv=f["argv"],
@@ -74,42 +74,40 @@ def _exec(f: Fields) -> bytes:
 
 
 ENCODERS: dict[str, Callable[[Fields], bytes]] = {
-    "HELLO": lambda f: protocol.hello(),
+    "HELLO": lambda f: encode.hello(),
     "PING": lambda f: f["data"],
     "EXEC": _exec,
-    "ATTACH": lambda f: protocol.attach(
+    "ATTACH": lambda f: encode.attach(
         f["exec_id"],
         stream=f["stream"],
         offsets=(f["stdout_offset"], f["stderr_offset"]),
         limits=(f["stdout_limit"], f["stderr_limit"]),
     ),
-    "STDIN": lambda f: protocol.stdin_offset(f["offset"]) + f["data"],
-    "STDIN_EOF": lambda f: protocol.stdin_offset(f["offset"]),
-    "CREDIT": lambda f: protocol.credit(f["stream"], f["limit"]),
-    "SIGNAL": lambda f: protocol.signal(f["exec_id"], f["signal"], everyone=f["all"]),
-    "KILL": lambda f: protocol.kill(f["exec_id"], f["grace_ms"]),
-    "FORGET": lambda f: protocol.forget(f["exec_ids"]),
-    "END_OWNER": lambda f: protocol.end_owner(f["owner"], f["grace_ms"]),
+    "STDIN": lambda f: encode.stdin_offset(f["offset"]) + f["data"],
+    "STDIN_EOF": lambda f: encode.stdin_offset(f["offset"]),
+    "CREDIT": lambda f: encode.credit(f["stream"], f["limit"]),
+    "SIGNAL": lambda f: encode.signal(f["exec_id"], f["signal"], everyone=f["all"]),
+    "KILL": lambda f: encode.kill(f["exec_id"], f["grace_ms"]),
+    "FORGET": lambda f: encode.forget(f["exec_ids"]),
+    "END_OWNER": lambda f: encode.end_owner(f["owner"], f["grace_ms"]),
     "PAUSE": lambda f: b"",
     "RESUME": lambda f: b"",
     "USAGE": lambda f: b"",
     "EXECS": lambda f: b"",
-    "KEPT": lambda f: protocol.kept(f["exec_id"], f["stream"], f["offset"], f["limit"]),
+    "KEPT": lambda f: encode.kept(f["exec_id"], f["stream"], f["offset"], f["limit"]),
     "CANCEL": lambda f: b"",
-    "STAT": lambda f: protocol.stat(f["paths"], f["flags"]),
-    "READ": lambda f: protocol.read(
+    "STAT": lambda f: encode.stat(f["paths"], f["flags"]),
+    "READ": lambda f: encode.read(
         f["path"], offset=f["offset"], limit=f["limit"], digest=bool(f["flags"]), credit=f["credit"]
     ),
-    "WRITE": lambda f: protocol.write(f["path"], flags=f["flags"], mode=f["mode"], if_match=f.get("if_match")),
-    "LIST": lambda f: protocol.list_(
-        f["path"], depth=f["depth"], max_entries=f["max_entries"], scratch=bool(f["flags"])
-    ),
+    "WRITE": lambda f: encode.write(f["path"], flags=f["flags"], mode=f["mode"], if_match=f.get("if_match")),
+    "LIST": lambda f: encode.list_(f["path"], depth=f["depth"], max_entries=f["max_entries"], scratch=bool(f["flags"])),
     "WDATA": lambda f: f["data"],
     "WDATA_EOF": lambda f: b"",
-    "MAKE_DIR": lambda f: protocol.make_dir(f["path"], mode=f["mode"], parents=f["parents"]),
-    "REMOVE": lambda f: protocol.remove(f["path"], recursive=f["recursive"]),
-    "RENAME": lambda f: protocol.rename(f["from"], f["to"], replace=f["replace"]),
-    "SYMLINK": lambda f: protocol.symlink(f["target"], f["path"]),
+    "MAKE_DIR": lambda f: encode.make_dir(f["path"], mode=f["mode"], parents=f["parents"]),
+    "REMOVE": lambda f: encode.remove(f["path"], recursive=f["recursive"]),
+    "RENAME": lambda f: encode.rename(f["from"], f["to"], replace=f["replace"]),
+    "SYMLINK": lambda f: encode.symlink(f["target"], f["path"]),
 }
 
 

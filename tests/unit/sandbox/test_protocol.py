@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinfold.sandbox import protocol, replies
+from kinfold.sandbox import encode, protocol, replies
 from kinfold.sandbox.protocol import HEADER, MAX_PAYLOAD, FrameSplitter, ProtocolViolation, Reply
 
 DECODERS: list[Callable[[bytes], Any]] = [
@@ -146,6 +146,6 @@ def test_words_of_the_supervisor_cannot_move_a_terminal() -> None:
 
 @given(st.lists(st.binary(max_size=200), max_size=50), st.integers(1, 10), st.integers(1, 500))
 def test_stat_batches_keep_all_paths_in_order(paths: list[bytes], count: int, size: int) -> None:
-    batches = list(protocol.stat_batches(paths, count, size))
+    batches = list(encode.stat_batches(paths, count, size))
     assert [path for batch in batches for path in batch] == paths
     assert all(len(batch) <= count for batch in batches)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfold.errors import PathError
-from kinfold.sandbox.workspace import decode, encode, is_under_root, normalize
+from kinfold.sandbox.workspace import is_under_root, normalize, to_bytes, to_text
 
 SEGMENTS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "workspace", "-rf", "...", " ", "ü"]), max_size=8)
 
@@ -121,4 +121,4 @@ def test_any_text_gives_a_path_inside_or_a_path_error(path: str) -> None:
 
 @given(st.binary(max_size=64))
 def test_names_that_are_not_utf8_come_back_byte_for_byte(raw: bytes) -> None:
-    assert encode(decode(raw)) == raw
+    assert to_bytes(to_text(raw)) == raw

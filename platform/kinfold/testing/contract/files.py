@@ -13,7 +13,7 @@ from kinfold.sandbox.sandbox import READ_LIMIT, Sandbox
 
 async def test_what_is_written_is_read(sandbox: Sandbox, folder: str) -> None:
     for data in (b"", b"x", bytes(range(256)) * 40, b"y" * (3 * MIB + 1)):
-        stat = await sandbox.write(f"{folder}/a/b/file", data)
+        stat = await sandbox.write(f"{folder}/a/b/file", data, digest=True)
         assert (stat.path, stat.type, stat.size) == (f"/workspace/{folder}/a/b/file", "file", len(data))
         assert stat.sha256 == hashlib.sha256(data).hexdigest()
         assert await sandbox.read(f"/workspace/{folder}/a/b/file", digest=True) == data

@@ -315,6 +315,12 @@ void exec_begin(struct exec *e)
         return; /* execs_begin_waiting() comes back to it */
     }
     struct shim *s = shim_take();
+    if (s == NULL && errno != EAGAIN) {
+        e->start_errno = errno;
+        exec_tree_gone(e);
+        exec_check(e);
+        return;
+    }
     if (s == NULL) {
         relief_begin(e);
         return;

@@ -11,7 +11,7 @@
 #include "kinds.h"
 #include "ops.h"
 
-enum { FLAG_PARENTS = 1, FLAG_EXCLUSIVE = 2, FLAG_IF_MATCH = 4 };
+enum { FLAG_PARENTS = 1, FLAG_EXCLUSIVE = 2, FLAG_IF_MATCH = 4, FLAG_DIGEST = 8 };
 enum stage { FIND, RECEIVE, COMPARE, FAILED };
 #define WINDOW (1u << 20)
 #define WINDOW_STEP (256u << 10) /* a new window is granted when it is this much further */
@@ -121,7 +121,8 @@ static void write_all(struct write_op *op, const uint8_t *data, size_t length)
         }
         done += (size_t)n;
     }
-    kf_sha256_add(&op->sha, data, length);
+    if (op->flags & FLAG_DIGEST)
+        kf_sha256_add(&op->sha, data, length);
 }
 
 static bool data(struct kf_op *base, const uint8_t *bytes, size_t length, struct kf_run *run)
@@ -181,7 +182,7 @@ static enum kf_step put_in_place(struct write_op *op, struct kf_run *run, mode_t
     op->temporary_name[0] = '\0';
     uint8_t hash[KF_HASH];
     kf_sha256_end(&op->sha, hash);
-    return kf_finish_record(&op->base, run, op->temporary, hash);
+    return kf_finish_record(&op->base, run, op->temporary, op->flags & FLAG_DIGEST ? hash : NULL);
 }
 
 /* All content is here: look at what is to be replaced. */
@@ -278,7 +279,7 @@ bool kf_op_write(struct kf_reader *r, const struct kf_root *root, uint8_t type, 
     request.flags = kf_get_u8(r);
     request.mode = kf_get_u32(r);
     const uint8_t *hash = request.flags & FLAG_IF_MATCH ? kf_get_raw(r, KF_HASH) : NULL;
-    if (!kf_reader_done(r) || request.flags > (FLAG_PARENTS | FLAG_EXCLUSIVE | FLAG_IF_MATCH))
+    if (!kf_reader_done(r) || request.flags > (FLAG_PARENTS | FLAG_EXCLUSIVE | FLAG_IF_MATCH | FLAG_DIGEST))
         return false;
     if (hash)
         memcpy(request.if_match, hash, KF_HASH);

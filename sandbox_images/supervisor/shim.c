@@ -1,5 +1,5 @@
 /* A shim: the subreaper of one exec at a time. It starts the leader, reaps at once and always, and kills with proof:
- * waitpid saying ECHILD. It runs as the warden, a uid that is neither the supervisor's nor the agent'me. */
+ * waitpid saying ECHILD. It runs as the warden, a uid that is neither the supervisor's nor the agent's. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -51,7 +51,7 @@ static void become_idle(void)
     me.done_count = 0;
 }
 
-/* Reap, and report what that showed: the leader's end, and the proof of the tree'me. */
+/* Reap, and report what that showed: the leader's end, and the proof of the tree's. */
 void reap_and_tell(void)
 {
     bool empty = reap();

@@ -149,6 +149,7 @@ FRAMES_OF_REQUESTS = [
         ("u64", "credit", 0),
     ),
     ("write", "WRITE", 0x22, ("bytes", "path", b"out/a.txt"), ("u8", "flags", 0), ("u32", "mode", 0)),
+    ("write-digest", "WRITE", 0x22, ("bytes", "path", b"out/a.txt"), ("u8", "flags", 8), ("u32", "mode", 0)),
     ("write-parents", "WRITE", 0x22, ("bytes", "path", b"out/a.txt"), ("u8", "flags", 1), ("u32", "mode", 0o755)),
     ("write-exclusive", "WRITE", 0x22, ("bytes", "path", b"out/a.txt"), ("u8", "flags", 2), ("u32", "mode", 0o600)),
     (

@@ -279,6 +279,7 @@ static inline const char *read_text(const struct room *room, const char *path, u
 }
 
 #define WRITE_PARENTS 1
+#define WRITE_DIGEST 8
 #define WRITE_EXCLUSIVE 2
 #define WRITE_IF_MATCH 4
 

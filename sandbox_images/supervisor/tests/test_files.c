@@ -88,7 +88,9 @@ static void check_sparse(const struct room *room)
 static void check_writes(const struct room *room)
 {
     uint8_t hash[32], kind;
-    struct answer a = write_text(room, "new", "hello", 0, 0, NULL);
+    struct answer a = write_text(room, "new", "unhashed", 0, 0, NULL);
+    CHECK(a.kind == 0 && result_record(&a).has == 0);
+    a = write_text(room, "new", "hello", WRITE_DIGEST, 0, NULL);
     struct item item = result_record(&a);
     hash_text("hello", hash);
     CHECK(a.kind == 0 && item.size == 5 && item.has == 2 && memcmp(item.hash, hash, 32) == 0 && item.type == 1);

@@ -5,10 +5,9 @@ from __future__ import annotations
 import platform
 import sys
 
-import anyio
-
 import kinfold
 from kinfold.cli.ending import printable
+from kinfold.cli.foreground import run_async
 from kinfold.errors import KinfoldError
 from kinfold.sandbox.base import ProbeReport
 
@@ -39,7 +38,7 @@ def _images() -> None:
     from kinfold.errors import ImageMissing
     from kinfold.sandbox.docker import images
 
-    found = anyio.run(images.list_images)
+    found = run_async(images.list_images)
     for image in found:
         print(printable(f"image: {image.line()}"))
     if not any(image.current and image.name == "kinfold/base" for image in found):
@@ -53,7 +52,7 @@ def _engine() -> None:
         async with make_provider(load_settings({})) as provider:
             return await provider.probe()
 
-    report = anyio.run(probe)
+    report = run_async(probe)
     print(printable(f"engine: {report.engine}"))
     for control in report.controls:
         print(printable(f"  {'enforced    ' if control.enforced else 'NOT enforced'} {control.name}  {control.reason}"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import anyio
-
 from kinfold.cli.ending import printable
+from kinfold.cli.foreground import run_async
 
 
 def build_command(names: Sequence[str]) -> int:
@@ -17,7 +16,7 @@ def build_command(names: Sequence[str]) -> int:
     def progress(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
-    for tag in anyio.run(images.build, tuple(names), progress):
+    for tag in run_async(lambda: images.build(tuple(names), progress)):
         print(tag)
     return 0
 
@@ -26,6 +25,6 @@ def list_command() -> int:
     """One line per image: name, tag, size, whether it is this version's."""
     from kinfold.sandbox.docker import images
 
-    for image in anyio.run(images.list_images):
+    for image in run_async(images.list_images):
         print(printable(image.line()))
     return 0

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.abc
 
 from kinfold import definitions
 from kinfold.cli.closing import show_result
 from kinfold.cli.ending import EXIT_OTHER, exit_code_of_ending
+from kinfold.cli.foreground import watch_signals
 from kinfold.cli.live import View, choose_view
 from kinfold.config import Settings
 from kinfold.definitions import SubagentDefinition
@@ -61,14 +61,30 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
         show_result(result, view.state)
     if caught:
         return 128 + caught[0], result
-    return (exit_code_of_ending(result.status, result.ended_by) if result else EXIT_OTHER), result
+    return (_exit_code(result) if result else EXIT_OTHER), result
+
+
+def _exit_code(result: TaskResult) -> int:
+    """By the ending; a completed task of which something did not arrive (`out`) has not done all it was asked."""
+    code = exit_code_of_ending(result.status, result.ended_by)
+    return EXIT_OTHER if code == 0 and result.error is not None else code
 
 
 async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals]) -> TaskResult | None:
     """Start, follow and close the task; None where a signal came before its first step."""
     starting, begun = anyio.CancelScope(), anyio.Event()
     async with anyio.create_task_group() as group:
-        await group.start(_watch_signals, task, starting, begun, caught)
+
+        def react(received: signal.Signals) -> None:
+            caught.append(received)
+            if not begun.is_set():
+                starting.cancel()
+            elif received == signal.SIGTERM:
+                task.interrupt()
+            else:
+                group.start_soon(task.cancel)
+
+        watcher = await group.start(watch_signals, react)
         async with task:
             with starting:
                 await task.start()
@@ -76,27 +92,8 @@ async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals])
             if not starting.cancelled_caught:
                 async for event in task.follow():
                     view.show(event)
-        group.cancel_scope.cancel()
+        watcher.cancel()
     return None if starting.cancelled_caught else task.result
-
-
-async def _watch_signals(
-    task: ParentTask,
-    starting: anyio.CancelScope,
-    begun: anyio.Event,
-    caught: list[signal.Signals],
-    *,
-    task_status: anyio.abc.TaskStatus[None],
-) -> None:
-    """A signal ends the start, or else the task, which then ends as `cancelled` with what exists."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for received in signals:
-            caught.append(received)
-            if begun.is_set():
-                await task.cancel()
-            else:
-                starting.cancel()
 
 
 def load_settings(flags: Mapping[str, object]) -> Settings:
@@ -129,6 +126,7 @@ def make_task(options: RunOptions, settings: Settings, provider: DockerProvider)
         limits=RunLimits.model_validate({name: value for name, value in limits.items() if value is not None}),
         out=options.out,
         provider=provider,
+        state_dir=settings.state_dir,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import anyio
 
 from kinfold.cli.ending import printable, say_error
+from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings, make_provider, make_spec
 from kinfold.errors import NotFound
 from kinfold.sandbox.base import ExecRequest, Provider, SandboxRef
@@ -27,7 +28,7 @@ def create_command(
             await sandbox.aclose()
             return ref
 
-    ref = anyio.run(create)
+    ref = run_async(create)
     print(ref.id)
     print(f"files: {printable(ref.workspace)}", file=sys.stderr)
     return 0
@@ -40,7 +41,7 @@ def list_command() -> int:
         async with make_provider(load_settings({})) as provider:
             return await provider.list()
 
-    for ref in anyio.run(listed):
+    for ref in run_async(listed):
         print(printable("\t".join((ref.id, ref.name or "-", ref.state, ref.image, ref.workspace))))
     return 0
 
@@ -96,7 +97,7 @@ def destroy_command(wanted: str) -> int:
         async with make_provider(load_settings({})) as provider:
             await provider.destroy(await _find(provider, wanted))
 
-    anyio.run(destroy)
+    run_async(destroy)
     return 0
 
 
@@ -108,8 +109,8 @@ def reap_command(*, dry_run: bool) -> int:
         async with make_provider(load_settings({})) as provider:
             return await reaper.reap(provider, dry_run=dry_run)
 
-    for item in anyio.run(reap):
-        verb = "removed" if item.removed else "would remove" if dry_run else "left"
+    for item in run_async(reap):
+        verb = "removed" if item.removed else "left" if item.kept else "would remove" if dry_run else "could not remove"
         print(printable(f"{verb} {item.kind} {item.name}: {item.reason}"))
     return 0
 
@@ -130,4 +131,4 @@ def _with_sandbox(wanted: str, work: Callable[[Sandbox], Awaitable[int]]) -> int
             finally:
                 await sandbox.aclose()
 
-    return anyio.run(connected)
+    return run_async(connected)

@@ -34,7 +34,9 @@ class Reaped:
     name: str
     reason: str
     removed: bool
-    """False in a dry run, and where it was left on purpose."""
+    """False in a dry run, where it was left on purpose, and where it would not go."""
+    kept: bool = False
+    """It is left on purpose, in a dry run or not; the reason says why."""
 
 
 async def reap(provider: DockerProvider, dry_run: bool = False) -> list[Reaped]:
@@ -47,7 +49,7 @@ async def reap(provider: DockerProvider, dry_run: bool = False) -> list[Reaped]:
     reaped += [item async for item in _containers(provider, found, dry_run)]
     reaped += [item async for item in _volumes(provider, dry_run)]
     reaped += [
-        Reaped(kind="record", name=broken.source, reason=f"cannot be read, left: {broken.reason}", removed=False)
+        Reaped(kind="record", name=broken.source, reason=f"cannot be read: {broken.reason}", removed=False, kept=True)
         for broken in found.broken
     ]
     return reaped
@@ -116,7 +118,7 @@ async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool
                 yield await _drop_filler(provider, item, name, dry_run)
         elif own.get(labels.SANDBOX) not in known:
             reason = f"has our label but no record, left: `docker rm -f {item['Id'][:12]}` removes it"
-            yield Reaped(kind="container", name=name, reason=reason, removed=False)
+            yield Reaped(kind="container", name=name, reason=reason, removed=False, kept=True)
 
 
 async def _volumes(provider: DockerProvider, dry_run: bool) -> AsyncIterator[Reaped]:

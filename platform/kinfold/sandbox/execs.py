@@ -179,7 +179,10 @@ class Execs:
             running = [info for info in await self.list() if info.state != "ended"]
             for info in running:
                 payload = encode.kill(exec_number(info.id), 0)
-                await self._link.ask(Request.KILL, payload, lambda: Plain(replies.killed), patience=timeout)
+                try:
+                    await self._link.ask(Request.KILL, payload, lambda: Plain(replies.killed), patience=timeout)
+                except RemoteError:
+                    continue  # it ended meanwhile, or the destroy that follows ends it
 
     async def aclose(self) -> None:
         """Stop following what was started; the programs are not touched."""

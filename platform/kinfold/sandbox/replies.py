@@ -284,7 +284,8 @@ def _record_at(view: memoryview, at: int) -> tuple[Record, int]:
     at += _RECORD.size
     if not 1 <= kind <= 4 or mode > _MODE_BITS or has > 15:
         raise ProtocolViolation(f"a record of type {kind}, mode {mode:o}, fields {has}")
-    found = Record(FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode)
+    plain = (FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode, None, None, None, None)
+    found = tuple.__new__(Record, plain)  # without the detour over keyword defaults
     return _more_of_record(found, has, view, at) if has else (found, at)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 import anyio
 
-from kinfold.errors import PathError, SandboxError
+from kinfold.errors import PathError, SandboxError, SandboxLost
 from kinfold.sandbox import replies
 from kinfold.sandbox.archive import ArchiveLimits, Extracted, pack, unpack
 from kinfold.sandbox.base import (
@@ -322,6 +322,8 @@ class Sandbox:
         try:
             if not self._spec.detached and self._link.alive:
                 await self._execs.end_all(_END_TIMEOUT)
+        except SandboxLost:
+            return  # nothing can be ended any more, and destroying it is what comes next
         finally:
             await self._execs.aclose()
             await self._link.aclose()

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinfold.sandbox import encode, protocol, replies
+from kinfold.sandbox.collect import Answer, FileBytes, KeptBytes, ListItems, Plain, StatItems, Written
+from kinfold.sandbox.output import STREAM_WINDOW, ExecAnswer, HeadAndTail, StreamAnswer
 from kinfold.sandbox.protocol import HEADER, MAX_PAYLOAD, FrameSplitter, ProtocolViolation, Reply
+from kinfold.sandbox.stdin import StdinFeed
 
 DECODERS: list[Callable[[bytes], Any]] = [
     replies.failure,
@@ -149,3 +152,61 @@ def test_stat_batches_keep_all_paths_in_order(paths: list[bytes], count: int, si
     batches = list(encode.stat_batches(paths, count, size))
     assert [path for batch in batches for path in batch] == paths
     assert all(len(batch) <= count for batch in batches)
+
+
+def exec_answer() -> ExecAnswer:
+    return ExecAnswer(100, StdinFeed(b"x", stays_open=False), lambda: None)
+
+
+def stream_answer() -> StreamAnswer:
+    return StreamAnswer(100, StdinFeed(b"", stays_open=True), lambda: None)
+
+
+ANSWERS: dict[str, Callable[[], Answer[Any]]] = {
+    "exec": exec_answer,
+    "stream": stream_answer,
+    "stat": lambda: StatItems(3),
+    "list": lambda: ListItems(3),
+    "read": lambda: FileBytes(50),
+    "write": lambda: Written(50, digest=True),
+    "kept": lambda: KeptBytes(1, 0, 50),
+    "plain": lambda: Plain(replies.usage),
+}
+WORDS = st.binary(max_size=80) | st.builds(
+    lambda stream, offset, data: bytes([stream]) + offset.to_bytes(8, "little") + data,
+    st.integers(0, 3),
+    st.integers(0, 200) | st.integers(0, 2**64 - 1),
+    st.binary(max_size=60),
+)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@given(frames=st.lists(st.tuples(st.sampled_from(list(Reply)[2:]), WORDS), max_size=6), last=WORDS)
+def test_an_answer_takes_any_frames_or_calls_them_a_violation(
+    name: str, frames: list[tuple[Reply, bytes]], last: bytes
+) -> None:
+    answer = ANSWERS[name]()
+    try:
+        for kind, payload in frames:
+            answer.accept(kind, memoryview(payload))
+        answer.finish(memoryview(last))
+    except ProtocolViolation:
+        pass
+    if isinstance(answer, StreamAnswer):
+        assert sum(len(piece.data) for piece in answer.queue) <= 2 * STREAM_WINDOW
+    elif isinstance(answer, ExecAnswer):
+        assert sum(len(piece.data) for piece in answer.replay()) <= 2 * 100
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.integers(0, 60))
+def test_head_and_tail_are_the_first_and_last_bytes(pieces: list[bytes], keep: int) -> None:
+    kept = HeadAndTail(keep)
+    for piece in pieces:
+        kept.add(piece, gap=False)
+    everything = b"".join(pieces)
+    data, head = kept.result(len(everything))
+    if len(everything) <= keep:
+        assert (data, head) == (everything, len(everything))
+    else:
+        assert head == (keep + 1) // 2
+        assert data == everything[:head] + everything[len(everything) - keep // 2 :]

@@ -327,6 +327,18 @@ async def test_closing_ends_what_runs_then_destroys(provider: FakeProvider) -> N
         await sandbox.read("f")
 
 
+async def test_closing_what_is_lost_still_destroys_and_raises_nothing(provider: FakeProvider) -> None:
+    def answer(peer: Peer, frame: Frame) -> None:
+        provider.down = True
+        peer.hang_up()
+
+    provider.answer = answer
+    sandbox = await provider.sandbox(detached=False)
+    with anyio.fail_after(20):
+        await sandbox.aclose()
+    assert provider.destroyed == 1
+
+
 async def test_closing_a_detached_sandbox_touches_nothing(provider: FakeProvider) -> None:
     sandbox = await provider.sandbox(detached=True)
     await sandbox.aclose()

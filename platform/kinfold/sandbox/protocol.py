@@ -236,10 +236,11 @@ class FrameSplitter:
     def feed(self, data: bytes, on_frame: Callable[[int, int, memoryview], None]) -> None:
         """As `filled`, for bytes that arrived elsewhere."""
         at = 0
+        view = memoryview(data)
         while at < len(data):
             space = self.space()
             size = min(len(space), len(data) - at)
-            space[:size] = data[at : at + size]
+            space[:size] = view[at : at + size]
             at += size
             self.filled(size, on_frame)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from kinfold.errors import PathError
     from kinfold.sandbox.sandbox import Sandbox
 
 WORKSPACE = "/workspace"

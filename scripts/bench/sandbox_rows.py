@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import docker
 from docker.models.containers import Container
@@ -88,7 +89,7 @@ async def bulk_rows(sockets: Sandbox, engine: Sandbox, container: Container) -> 
 
     def plain() -> int:
         stream = container.exec_run(["head", "-c", str(size), "/dev/zero"], stream=True).output
-        return sum(len(chunk) for chunk in stream)
+        return sum(map(len, cast(Iterator[bytes], stream)))
 
     read = await paired(
         {"kinfold, local socket": lambda: drain(sockets), "kinfold, engine stream": lambda: drain(engine),

@@ -1,7 +1,7 @@
 """The seam between kinfold and whatever runs containers: what is asked of a sandbox and what comes back.
 
-Requests are one object each, so that a new field breaks nobody. `Provider` is the seam; `kinfold.sandbox.sandbox.Sandbox`
-is the one class behind which every provider's container looks the same.
+Requests are one object each, so that a new field breaks nobody. `Provider` is the seam;
+`kinfold.sandbox.sandbox.Sandbox` is the one class behind which every provider's container looks the same.
 """
 
 from __future__ import annotations
@@ -295,7 +295,10 @@ class Provider(Protocol):
     name: str
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A ready sandbox. Raises `ConfigError`, `EngineUnavailable`, `ImageMissing`, `StartFailed`, `Unenforceable`."""
+        """A ready sandbox.
+
+        Raises `ConfigError`, `EngineUnavailable`, `ImageMissing`, `StartFailed`, `Unenforceable`.
+        """
         ...
 
     async def connect(self, ref: SandboxRef) -> Sandbox:

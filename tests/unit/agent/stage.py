@@ -97,6 +97,7 @@ class MemorySandbox(Sandbox):
         exclusive: bool = False,
         mode: int = 0,
         parents: bool = True,
+        digest: bool | None = None,
     ) -> FileStat:
         self._alive()
         where = normalize(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kinfold.cli.ending import exit_code_of, exit_code_of_ending, exit_with, printable
 from kinfold.errors import (
     ConfigError,

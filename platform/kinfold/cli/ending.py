@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kinfold.errors import ConfigError, KinfoldError, ModelError, NotFound, SandboxError
-from kinfold.messages import EndedBy, Status
+
+if TYPE_CHECKING:  # pydantic would double the time that `--help` takes
+    from kinfold.messages import EndedBy, Status
 
 EXIT_OK, EXIT_OTHER, EXIT_CONFIG, EXIT_SANDBOX, EXIT_MODEL = 0, 1, 2, 3, 4
 

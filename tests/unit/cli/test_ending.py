@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from kinfold.cli.ending import exit_code_of, exit_code_of_ending, exit_with, printable
@@ -57,3 +60,9 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert printable("a\x1b]0;x\x07\u202eb\nc\td") == "a\\x1b]0;x\\x07\\x202eb\nc\td"
+
+
+def test_help_needs_neither_pydantic_nor_rich() -> None:
+    program = "import sys, kinfold.cli.app; print(sorted({'pydantic', 'rich', 'docker', 'anyio'} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -233,7 +233,7 @@ class FrameSplitter:
         self._start = start
         self._end = end
 
-    def feed(self, data: bytes, on_frame: Callable[[int, int, memoryview], None]) -> None:
+    def feed(self, data: bytes | memoryview, on_frame: Callable[[int, int, memoryview], None]) -> None:
         """As `filled`, for bytes that arrived elsewhere."""
         at = 0
         view = memoryview(data)

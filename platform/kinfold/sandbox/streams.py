@@ -1,14 +1,42 @@
-"""A connected socket as the channel's bytes."""
+"""Connected sockets as the channel's bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import anyio
 
 _BUFFER_BYTES = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramedSocket:
+    """A connected, non-blocking socket on which the channel's bytes come inside frames of a transport's own."""
+
+    socket: socket.socket
+    early: bytes
+    """What was read of it before, frames and all."""
+    unframe: Callable[[memoryview], list[memoryview]]
+    """The channel's bytes among the next ones, as views. Raises `ValueError` for what is no frame."""
+    release: Callable[[], None]
+    """Called once, after the socket was shut down and closed."""
+
+
+@runtime_checkable
+class FramedStream(Protocol):
+    """A `ByteStream` that can give its socket away, as `SocketStream` can."""
+
+    def take_framed(self) -> FramedSocket | None:
+        """The socket, which the caller owns from here on; None where reading it takes more than `recv`.
+
+        `aclose` still ends the connection: the owner of the socket sees the end of the stream.
+        """
+        ...
 
 
 class SocketStream:

@@ -1,6 +1,7 @@
 """How a channel's bytes move: at once where the socket takes them, queued where not; received in the loop's callback.
 
-A `Wire` has no task where it has a socket of its own (`SocketWire`), and two where all it has is a `ByteStream`.
+A `Wire` has no task where it has a socket of its own (`SocketWire`, `FramedWire`), and two where all it has is a
+`ByteStream`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import anyio
 
 from kinfold.sandbox.base import ByteStream
 from kinfold.sandbox.protocol import FrameSplitter, ProtocolViolation
-from kinfold.sandbox.streams import SocketStream, shut
+from kinfold.sandbox.streams import FramedSocket, FramedStream, SocketStream, shut
 
 Buffer = bytes | memoryview
 OnFrame = Callable[[int, int, memoryview], None]
 OnLost = Callable[[BaseException], None]
 _READS_PER_TURN = 4
 """How often one readiness may read before others in the loop get their turn."""
+_FULL_READ = 65_536
+"""A read of fewer bytes has most likely emptied the socket."""
 _BUFFERS_PER_SEND = 64
+_RAW_BYTES = 262_144
 
 
 class Wire(Protocol):
@@ -45,6 +49,9 @@ def open_wire(stream: ByteStream, on_frame: OnFrame, on_lost: OnLost) -> Wire:
     """The fastest wire for `stream`, which it owns from here on."""
     if isinstance(stream, SocketStream):
         return SocketWire(stream.take(), on_frame, on_lost)
+    framed = stream.take_framed() if isinstance(stream, FramedStream) else None
+    if framed is not None:
+        return FramedWire(framed, on_frame, on_lost)
     return StreamWire(stream, on_frame, on_lost)
 
 
@@ -100,27 +107,22 @@ class SocketWire:
             queue[0] = memoryview(queue[0])[sent:]
 
     def _readable(self) -> None:
-        for _ in range(_READS_PER_TURN):
-            if self._closed:
-                return
-            space = self._splitter.space()
-            try:
-                count = self._socket.recv_into(space)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                self._fail(error)
-                return
-            if not count:
-                self._fail(anyio.EndOfStream())
-                return
-            try:
-                self._splitter.filled(count, self._on_frame)
-            except ProtocolViolation as violation:
-                self._fail(violation)
-                return
-            if count < 65_536:
-                return
+        try:
+            for _ in range(_READS_PER_TURN):
+                if self._closed or self._receive() < _FULL_READ:
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, anyio.EndOfStream, ProtocolViolation) as error:
+            self._fail(error)
+
+    def _receive(self) -> int:
+        """One read: hand on the frames that it completes, and say how many bytes came."""
+        count = self._socket.recv_into(self._splitter.space())
+        if not count:
+            raise anyio.EndOfStream
+        self._splitter.filled(count, self._on_frame)
+        return count
 
     def _fail(self, error: BaseException) -> None:
         if not self._closed:
@@ -141,6 +143,39 @@ class SocketWire:
     async def aclose(self) -> None:
         """`close`; nothing is left to wait for."""
         self.close()
+
+
+class FramedWire(SocketWire):
+    """The same for a socket on which the bytes come inside another transport's frames; what is sent is plain."""
+
+    def __init__(self, framed: FramedSocket, on_frame: OnFrame, on_lost: OnLost) -> None:
+        super().__init__(framed.socket, on_frame, on_lost)
+        self._framed = framed
+        self._early = framed.early
+        self._raw = memoryview(bytearray(_RAW_BYTES))
+        if self._early:
+            self._loop.call_soon(self._readable)
+
+    def _receive(self) -> int:
+        if self._early:
+            data, self._early = memoryview(self._early), b""
+        else:
+            data = self._raw[: self._socket.recv_into(self._raw)]
+        if not data:
+            raise anyio.EndOfStream
+        try:
+            pieces = self._framed.unframe(data)
+        except ValueError as error:
+            raise ProtocolViolation(str(error)) from error
+        for piece in pieces:
+            self._splitter.feed(piece, self._on_frame)
+        return len(data)
+
+    def close(self) -> None:
+        """Stop at once."""
+        if not self._closed:
+            super().close()
+            self._framed.release()
 
 
 class StreamWire:

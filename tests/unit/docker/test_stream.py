@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import socket
 import ssl
 from types import SimpleNamespace
 
 import anyio
+import anyio.to_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfold.sandbox.docker.stream import Demultiplexer, EngineStream, _already_read
+from kinfold.sandbox.protocol import ProtocolViolation, Reply, frame
+from kinfold.sandbox.wire import FramedWire, open_wire
 
 
 def framed(stream: int, data: bytes) -> bytes:
@@ -151,4 +155,76 @@ async def test_closing_ends_a_waiting_reader() -> None:
         await stream.aclose()
         with anyio.fail_after(5):
             await ended.wait()
+    engine.close()
+
+
+class Wired:
+    """A wire on a stream of the engine's, and what came of it."""
+
+    def __init__(self, stream: EngineStream) -> None:
+        self.frames: list[tuple[int, int, bytes]] = []
+        self.changed = anyio.Event()
+        self.lost: BaseException | None = None
+        self.wire = open_wire(stream, self._on_frame, self._on_lost)
+        assert isinstance(self.wire, FramedWire)
+
+    def _on_frame(self, kind: int, frame_id: int, payload: memoryview) -> None:
+        self.frames.append((kind, frame_id, bytes(payload)))
+        self.changed.set()
+
+    def _on_lost(self, error: BaseException) -> None:
+        self.lost = error
+        self.changed.set()
+
+    async def until(self, frames: int) -> None:
+        """Until so many frames came, or the wire was lost."""
+        with anyio.fail_after(5):
+            while len(self.frames) < frames and self.lost is None:
+                self.changed = anyio.Event()
+                await self.changed.wait()
+
+
+@pytest.mark.anyio
+async def test_a_channel_drives_the_engines_socket_itself_and_loses_no_early_byte() -> None:
+    sent = [(Reply.DATA, number, bytes([number]) * 70_000 * number) for number in range(1, 4)]
+    plain = b"".join(frame(*one) for one in sent)
+    cuts = [0, 10, *range(32_768, len(plain), 32_768), len(plain)]
+    pieces = [framed(1, plain[start:stop]) for start, stop in itertools.pairwise(cuts)]
+    engines = framed(2, b"a word") + b"".join(pieces)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    held = Held()
+    wired = Wired(EngineStream(ours, held, engines[:25]))
+    async with anyio.create_task_group() as group:
+        group.start_soon(wired.until, len(sent))
+        await anyio.to_thread.run_sync(theirs.sendall, engines[25:])
+    assert wired.frames == sent
+    wired.wire.send(b"to the ", b"relay")
+    assert theirs.recv(100) == b"to the relay"
+    await wired.wire.aclose()
+    assert held.closed
+    assert theirs.recv(100) == b""
+    theirs.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("rubbish", [b"\x07garbage", framed(1, b"\xff" * 16)])
+async def test_rubbish_in_either_framing_ends_the_wire(rubbish: bytes) -> None:
+    stream, engine, held = pair()
+    wired = Wired(stream)
+    engine.sendall(rubbish)
+    await wired.until(1)
+    assert isinstance(wired.lost, ProtocolViolation)
+    assert held.closed
+    engine.close()
+
+
+@pytest.mark.anyio
+async def test_closing_the_stream_under_a_wire_ends_it() -> None:
+    stream, engine, held = pair()
+    wired = Wired(stream)
+    await stream.aclose()
+    await wired.until(1)
+    assert isinstance(wired.lost, anyio.EndOfStream)
+    assert held.closed
     engine.close()

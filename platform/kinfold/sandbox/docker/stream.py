@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from kinfold.sandbox.docker.client import Engine
 from kinfold.sandbox.docker.create import SOCKET_DIR, SUPERVISOR
+from kinfold.sandbox.streams import FramedSocket
 
 if TYPE_CHECKING:
     from docker.api.client import APIClient
@@ -38,7 +39,10 @@ class Demultiplexer:
 
     def feed(self, data: bytes) -> bytes:
         """The standard output in `data`. Raises `ValueError` for what is no frame of the engine's."""
-        view = memoryview(data)
+        return b"".join(self.pieces(memoryview(data)))
+
+    def pieces(self, view: memoryview) -> list[memoryview]:
+        """As `feed`, as views into what was given."""
         out: list[memoryview] = []
         while view:
             if self._left == 0:
@@ -50,7 +54,7 @@ class Demultiplexer:
                 out.append(piece)
             else:
                 self.stderr = (self.stderr + bytes(piece))[-_KEPT_STDERR:]
-        return b"".join(out)
+        return out
 
     def _read_header(self, view: memoryview) -> memoryview:
         taken = view[: HEADER - len(self._header)]
@@ -76,7 +80,16 @@ class EngineStream:
         self._ready = b""
         self._early = early
         self._closed = False
+        self._taken = False
         self._sending = anyio.Lock()
+
+    def take_framed(self) -> FramedSocket | None:
+        """See `FramedStream`: the channel then drives the connection itself, without a task for each direction."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            return None  # what TLS has decrypted already, no readiness tells of
+        self._taken = True
+        early, self._early = self._early, b""
+        return FramedSocket(socket=self._sock, early=early, unframe=self._frames.pieces, release=self._held.close)
 
     async def receive(self, max_bytes: int = 262144) -> bytes:
         """See `ByteStream.receive`."""
@@ -117,6 +130,8 @@ class EngineStream:
         self._closed = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        if self._taken:
+            return  # who took the socket sees its end, and releases it
         anyio.notify_closing(self._sock)
         self._held.close()
         self._sock.close()

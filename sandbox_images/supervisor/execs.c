@@ -49,7 +49,7 @@ void execs_evict(void)
 {
     LIST_EACH(l, spare, &kf.ended) {
         struct exec *e = OWNER_OF(l, struct exec, ended_link);
-        if (kf.ended_count <= KEPT_EXECS) {
+        if (kf.ended_count <= KEPT_EXECS && !ring_budget_short()) {
             return;
         }
         if (list_empty(&e->readers)) {

@@ -19,6 +19,7 @@
 
 #define OVERFLOW_UID 65534u
 #define USUAL_AGENT 1000u
+#define RING_MOST (1ull << 30) /* where the limit cannot be read, or there is none */
 
 struct super kf;
 static struct watch signals = {.fd = -1};
@@ -154,6 +155,14 @@ static bool writable(int directory, const char *path)
     return good;
 }
 
+/* A quarter of the sandbox's memory for what programs wrote; tmpfs and shared memory may hold half of it already. */
+static void set_up_rings(void)
+{
+    struct usage usage;
+    cgroup_usage(&usage);
+    ring_budget(usage.memory_limit / 4 < RING_MOST ? usage.memory_limit / 4 : RING_MOST);
+}
+
 /* What is so here, as measured; what the probing shim measures is added in HELLO. */
 static void measure(void)
 {
@@ -197,6 +206,7 @@ int init_main(int argc, char **argv)
         return fail(kf.config.root);
     }
     cgroup_open();
+    set_up_rings();
     measure();
     kf.probe_deadline = kf.now + 2 * SECOND;
     if (!shims_spawn()) {

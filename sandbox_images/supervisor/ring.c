@@ -6,8 +6,43 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static uint64_t budget = UINT64_MAX, held;
+
+void ring_budget(uint64_t bytes) { budget = bytes; }
+
+bool ring_budget_short(void) { return held > budget / 4 * 3; }
+
+/* How far the memfd reaches once `length` more bytes are in it. */
+static uint64_t extent_after(const struct ring *r, size_t length)
+{
+    uint64_t most = r->head + r->tail, wanted = r->total + length;
+    wanted = wanted < most ? wanted : most;
+    return wanted > r->extent ? wanted : r->extent;
+}
+
+bool ring_affords(const struct ring *r, size_t length)
+{
+    uint64_t more = extent_after(r, length) - r->extent;
+    return r->broken || more == 0 || (held <= budget && more <= budget - held);
+}
+
+void ring_shrink(struct ring *r, size_t length)
+{
+    /* The ring has not come round yet, or it would not grow: all that it holds lies in order from 0 on. */
+    if (ring_affords(r, length)) {
+        return;
+    }
+    if (r->total < r->head) {
+        r->head = r->total;
+    }
+    uint64_t used = r->total - r->head;
+    r->tail = used > RING_FLOOR ? used : RING_FLOOR;
+    r->keep_tail = r->keep_tail < r->tail ? r->keep_tail : r->tail;
+}
+
 void ring_init(struct ring *r, uint64_t keep)
 {
+    keep = keep < budget / 8 ? keep : budget / 8; /* one exec must not take what all are kept in */
     *r = (struct ring){.fd = -1, .head = keep - keep / 2, .keep_tail = keep / 2};
     r->tail = r->keep_tail < RING_LEAST ? RING_LEAST : r->keep_tail;
 }
@@ -17,6 +52,8 @@ void ring_free(struct ring *r)
     if (r->fd >= 0) {
         close(r->fd);
     }
+    held -= r->extent;
+    r->extent = 0;
     r->fd = -1;
     r->broken = true;
 }
@@ -54,10 +91,14 @@ static bool write_tail(struct ring *r, const uint8_t *data, size_t length, uint6
 void ring_append(struct ring *r, const uint8_t *data, size_t length)
 {
     uint64_t offset = r->total;
-    r->total += length;
     if (r->broken || length == 0) {
+        r->total += length;
         return;
     }
+    uint64_t extent = extent_after(r, length);
+    held += extent - r->extent;
+    r->extent = extent;
+    r->total += length;
     if (r->fd < 0) {
         r->fd = memfd_create("kf-output", MFD_CLOEXEC);
         if (r->fd < 0) {
@@ -114,5 +155,8 @@ uint64_t ring_room(const struct ring *r, uint64_t unsent)
 
 uint64_t ring_head_kept(const struct ring *r, uint64_t total)
 {
+    if (r->broken) {
+        return 0; /* nothing is kept, so nothing of it is head */
+    }
     return total <= r->head + r->keep_tail ? total : r->head;
 }

@@ -9,14 +9,28 @@
 /* The least ring that a streaming reader is paced by, however little the exec asked to keep. */
 #define RING_LEAST 262144u
 
+/* What a ring that may not grow any more still has for its latest bytes, outside all budget. */
+#define RING_FLOOR 4096u
+
 struct ring {
     int fd;              /* memfd, made at the first byte; -1 before */
+    uint64_t extent;     /* bytes of memory it holds: never less, until it is freed */
     bool broken;         /* the memfd could not be made or written: bytes are counted and dropped */
     uint64_t head;       /* bytes of head kept for good */
     uint64_t keep_tail;  /* bytes of tail that were asked for */
     uint64_t tail;       /* bytes of tail that the ring really holds, >= keep_tail */
     uint64_t total;      /* bytes appended so far; the next byte's offset */
 };
+
+/* How much memory all rings together may hold. It is the sandbox's own, and with nobody to kill for it: past the limit
+ * the kernel would kill PID 1 (tried: two execs that keep 64 MiB each, in a container of 128 MiB). */
+void ring_budget(uint64_t bytes);
+/* Is most of it used? Then what nobody needs any more should go. */
+bool ring_budget_short(void);
+/* Would appending `length` bytes stay within the budget? */
+bool ring_affords(const struct ring *r, size_t length);
+/* Where it would not: make do with the memory that is held. What is stored stays; head and tail end where they are. */
+void ring_shrink(struct ring *r, size_t length);
 
 void ring_init(struct ring *r, uint64_t keep);
 void ring_free(struct ring *r);

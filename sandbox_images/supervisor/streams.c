@@ -118,6 +118,7 @@ static bool read_once(struct stream *s)
 {
     struct exec *e = s->exec;
     int which = s == &e->out[1];
+    ring_shrink(&s->ring, CHUNK); /* before the room is measured: a reader must not lose what a smaller ring drops */
     uint64_t most = room(e, which);
     if (s->eof || most == 0) {
         return false;

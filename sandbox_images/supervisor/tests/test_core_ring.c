@@ -89,8 +89,49 @@ static void room_is_what_may_come_before_a_byte_is_lost(void)
     ring_free(&r);
 }
 
+static void a_ring_without_budget_keeps_what_it_holds_and_its_latest_bytes(void)
+{
+    for (uint64_t first = 0; first < 600000; first += 99991) {
+        struct ring r, other;
+        ring_init(&other, 1 << 20);
+        ring_init(&r, 1000000);
+        ring_budget(1000000);
+        write_pattern(&r, (size_t)first);
+        write_pattern(&other, (size_t)(1000000 - first)); /* the budget is full */
+        CHECK(ring_budget_short() && !ring_affords(&r, 1));
+        for (int i = 0; i < 200; i++) {
+            size_t length = (size_t)(1 + i * 37 % 5000);
+            ring_shrink(&r, length);
+            write_pattern(&r, length);
+            CHECK(r.extent <= first + RING_FLOOR);
+        }
+        CHECK(check_content(&r, false) >= RING_FLOOR);
+        CHECK(ring_lowest(&r, r.total - RING_FLOOR, false) == r.total - RING_FLOOR);
+        ring_free(&r);
+        CHECK(ring_affords(&other, 1) == (first > 0));
+        ring_free(&other);
+        CHECK(!ring_budget_short());
+        ring_init(&other, 1 << 20);
+        SAME(other.head + other.keep_tail, 125000); /* an eighth of the budget */
+        ring_budget(UINT64_MAX);
+    }
+}
+
+static void nothing_is_head_of_a_ring_that_keeps_nothing(void)
+{
+    struct ring r;
+    ring_init(&r, 1000);
+    write_pattern(&r, 10);
+    ring_free(&r); /* as when its memory could not be had */
+    write_pattern(&r, 10);
+    SAME(r.total, 20);
+    SAME(ring_head_kept(&r, r.total), 0);
+}
+
 int main(void)
 {
+    a_ring_without_budget_keeps_what_it_holds_and_its_latest_bytes();
+    nothing_is_head_of_a_ring_that_keeps_nothing();
     nothing_is_lost_up_to_keep();
     head_and_tail_survive_any_mix_of_sizes();
     room_is_what_may_come_before_a_byte_is_lost();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kinfold.cli.ending import printable, say_error
+from kinfold.cli.ending import one_line, printable, say_error
 from kinfold.cli.tree import TreeState
 from kinfold.messages import Artifact, SkippedPath
 
@@ -21,12 +21,12 @@ def show_result(result: TaskResult, state: TreeState) -> None:
     if artifacts:
         _show_artifacts(list(artifacts.values()), state.owners)
     for who, skipped in [*state.skipped, *_own_skips(result, state)]:
-        print(printable(f"skipped: {skipped.path} ({skipped.reason}), claimed by {who}"), file=sys.stderr)
+        print(one_line(f"skipped: {skipped.path} ({skipped.reason}), claimed by {who}"), file=sys.stderr)
     for warning in result.warnings:
-        print(printable(f"warning: {warning}"), file=sys.stderr)
-    print(printable(_closing_line(result)), file=sys.stderr)
+        print(one_line(f"warning: {warning}"), file=sys.stderr)
+    print(one_line(_closing_line(result)), file=sys.stderr)
     if result.workspace:
-        print(f"files: {printable(result.workspace)}", file=sys.stderr)
+        print(f"files: {one_line(result.workspace)}", file=sys.stderr)
     if result.error is not None:
         say_error(result.error.message, result.error.hint)
 
@@ -50,12 +50,12 @@ def _show_artifacts(artifacts: list[Artifact], owners: dict[str, str]) -> None:
     table.add_column("delivered by", overflow="ellipsis", no_wrap=True)
     for artifact in sorted(artifacts, key=lambda artifact: artifact.path):
         cells = (
-            printable(artifact.path),
+            one_line(artifact.path),
             f"{artifact.size:,}",
             artifact.fs_type,
             artifact.change,
             (artifact.sha256 or "")[:8],
-            printable(owners.get(artifact.path, "main")),
+            one_line(owners.get(artifact.path, "main")),
         )
         table.add_row(*(Text(cell) for cell in cells))
     terminal = sys.stdout.isatty()

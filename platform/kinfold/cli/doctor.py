@@ -6,7 +6,7 @@ import platform
 import sys
 
 import kinfold
-from kinfold.cli.ending import printable
+from kinfold.cli.ending import one_line
 from kinfold.cli.foreground import run_async
 from kinfold.errors import KinfoldError
 from kinfold.sandbox.base import ProbeReport
@@ -21,9 +21,9 @@ def doctor_command() -> int:
             check()
         except KinfoldError as error:
             wrong += 1
-            print(printable(f"wrong: {error.message}"))
+            print(one_line(f"wrong: {error.message}"))
             if error.hint:
-                print(printable(f"  hint: {error.hint}"))
+                print(one_line(f"  hint: {error.hint}"))
     print(f"{wrong} problem{'s' if wrong != 1 else ''}" if wrong else "all well", file=sys.stderr)
     return 1 if wrong else 0
 
@@ -31,7 +31,7 @@ def doctor_command() -> int:
 def _supervisor() -> None:
     from kinfold.sandbox.binary import supervisor_digest, supervisor_path
 
-    print(printable(f"supervisor: {supervisor_path()} ({supervisor_digest()[:12]})"))
+    print(one_line(f"supervisor: {supervisor_path()} ({supervisor_digest()[:12]})"))
 
 
 def _images() -> None:
@@ -40,7 +40,7 @@ def _images() -> None:
 
     found = run_async(images.list_images)
     for image in found:
-        print(printable(f"image: {image.line()}"))
+        print(one_line(f"image: {image.line()}"))
     if not any(image.current and image.name == "kinfold/base" for image in found):
         raise ImageMissing("this version's kinfold/base is not built", hint="kinfold images build")
 
@@ -53,6 +53,6 @@ def _engine() -> None:
             return await provider.probe()
 
     report = run_async(probe)
-    print(printable(f"engine: {report.engine}"))
+    print(one_line(f"engine: {report.engine}"))
     for control in report.controls:
-        print(printable(f"  {'enforced    ' if control.enforced else 'NOT enforced'} {control.name}  {control.reason}"))
+        print(one_line(f"  {'enforced    ' if control.enforced else 'NOT enforced'} {control.name}  {control.reason}"))

@@ -38,11 +38,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
+def one_line(text: str) -> str:
+    """As `printable`, with line breaks shown too: a name that holds one must not look like a line of ours."""
+    return printable(text).replace("\n", "\\n")
+
+
 def say_error(message: str, hint: str = "") -> None:
-    """`error: …` and on its own line `hint: …` on standard error."""
-    print(f"error: {printable(message)}", file=sys.stderr)
+    """`error: …` and on its own line `hint: …` on standard error; further lines of a message are indented."""
+    print(f"error: {_indented(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {printable(hint)}", file=sys.stderr)
+        print(f"hint: {_indented(hint)}", file=sys.stderr)
+
+
+def _indented(text: str) -> str:
+    return printable(text.strip()).replace("\n", "\n  ")
 
 
 def expected_error(error: BaseException) -> KinfoldError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from kinfold.cli.ending import printable
+from kinfold.cli.ending import one_line
 from kinfold.cli.foreground import run_async
 
 
@@ -14,7 +14,7 @@ def build_command(names: Sequence[str]) -> int:
     from kinfold.sandbox.docker import images
 
     def progress(line: str) -> None:
-        print(printable(line), file=sys.stderr, flush=True)
+        print(one_line(line), file=sys.stderr, flush=True)
 
     for tag in run_async(lambda: images.build(tuple(names), progress)):
         print(tag)
@@ -26,5 +26,5 @@ def list_command() -> int:
     from kinfold.sandbox.docker import images
 
     for image in run_async(images.list_images):
-        print(printable(image.line()))
+        print(one_line(image.line()))
     return 0

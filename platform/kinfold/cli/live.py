@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from kinfold.cli.ending import printable
+from kinfold.cli.ending import one_line
 from kinfold.cli.tree import RunLine, TreeState
 from kinfold.events import EventBase, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, Warned
 
@@ -71,7 +71,7 @@ class LineView:
         """Write the lines for what a person waits for."""
         self.state.apply(event)
         for line in self._words.lines(event):
-            print(printable(line), file=sys.stderr, flush=True)
+            print(one_line(line), file=sys.stderr, flush=True)
 
 
 class TreeView:
@@ -100,7 +100,7 @@ class TreeView:
         """Fold the event in; the tree redraws itself."""
         self.state.apply(event)
         for line in self._words.lines(event) if self._verbose else ():
-            self._console.print(printable(line), markup=False)
+            self._console.print(one_line(line), markup=False)
 
     def _draw(self) -> Tree:
         from rich.text import Text
@@ -143,14 +143,11 @@ def choose_view(*, json: bool, verbose: bool) -> View:
 def describe_run(line: RunLine, now: datetime) -> str:
     """One run in one line: label, step, last tool, tokens, seconds."""
     kind = f" [{line.definition}]" if line.definition else ""
-    parts = [
-        f"step {line.step}/{line.max_steps}",
-        line.last_tool,
-        f"{line.usage.total_tokens:,} tokens",
-        f"{line.seconds(now):.1f} s",
-        line.ended_by or line.note,
-    ]
-    return printable(f"{_MARKS[line.status]} {line.label}{kind}  " + "  ".join(part for part in parts if part))
+    parts = [line.ended_by or line.note]
+    if line.started is not None:
+        begun = [f"step {line.step}/{line.max_steps}", line.last_tool, f"{line.usage.total_tokens:,} tokens"]
+        parts = [*begun, f"{line.seconds(now):.1f} s", *parts]
+    return one_line(f"{_MARKS[line.status]} {line.label}{kind}  " + "  ".join(part for part in parts if part))
 
 
 def describe(event: EventBase, *, verbose: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from kinfold.cli.ending import printable, say_error
+from kinfold.cli.ending import one_line, say_error
 from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings, make_provider, make_spec
 from kinfold.errors import NotFound
@@ -30,7 +30,7 @@ def create_command(
 
     ref = run_async(create)
     print(ref.id)
-    print(f"files: {printable(ref.workspace)}", file=sys.stderr)
+    print(f"files: {one_line(ref.workspace)}", file=sys.stderr)
     return 0
 
 
@@ -42,7 +42,7 @@ def list_command() -> int:
             return await provider.list()
 
     for ref in run_async(listed):
-        print(printable("\t".join((ref.id, ref.name or "-", ref.state, ref.image, ref.workspace))))
+        print(one_line("\t".join((ref.id, ref.name or "-", ref.state, ref.image, ref.workspace))))
     return 0
 
 
@@ -84,7 +84,7 @@ def write_command(wanted: str, path: str) -> int:
     async def write(sandbox: Sandbox) -> int:
         data = await anyio.to_thread.run_sync(sys.stdin.buffer.read)
         stat = await sandbox.write(path, data)
-        print(f"{printable(stat.path)}: {stat.size:,} bytes", file=sys.stderr)
+        print(f"{one_line(stat.path)}: {stat.size:,} bytes", file=sys.stderr)
         return 0
 
     return _with_sandbox(wanted, write)
@@ -111,7 +111,7 @@ def reap_command(*, dry_run: bool) -> int:
 
     for item in run_async(reap):
         verb = "removed" if item.removed else "left" if item.kept else "would remove" if dry_run else "could not remove"
-        print(printable(f"{verb} {item.kind} {item.name}: {item.reason}"))
+        print(one_line(f"{verb} {item.kind} {item.name}: {item.reason}"))
     return 0
 
 

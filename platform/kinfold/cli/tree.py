@@ -13,12 +13,10 @@ from kinfold.events import (
     RunStarted,
     SandboxChanged,
     StepStarted,
-    TaskEnded,
     TaskStarted,
     ToolEnded,
     ToolStarted,
     Waiting,
-    Warned,
 )
 from kinfold.messages import Artifact, EndedBy, SkippedPath, Status, Usage
 
@@ -53,17 +51,14 @@ class RunLine:
 class TreeState:
     """The whole task as seen so far."""
 
-    task_id: str = ""
     sandbox: str = ""
     main: RunLine | None = None
     subagents: dict[str, RunLine] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     """By path; a later run's claim replaces an earlier one's."""
     owners: dict[str, str] = field(default_factory=dict)
     """Which run delivered a path first, by label."""
     skipped: list[tuple[str, SkippedPath]] = field(default_factory=list)
-    ended: bool = False
 
     def line_of(self, event: EventBase) -> RunLine | None:
         """The line an event belongs to."""
@@ -73,7 +68,6 @@ class TreeState:
 
     def apply(self, event: EventBase) -> None:
         """Fold one event in."""
-        self.task_id = self.task_id or event.task_id
         match event:
             case TaskStarted(sandbox_id=sandbox):
                 self.sandbox = sandbox or self.sandbox
@@ -83,10 +77,9 @@ class TreeState:
                 self._begin(event)
             case RunEnded():
                 self._end(event)
-            case TaskEnded():
-                self.ended = True
-            case Warned(message=message):
-                self.warnings.append(message)
+            case Waiting(limit=limit):
+                note = f"waits for one of {limit} slots"
+                self.subagents[event.run_id] = RunLine(run_id=event.run_id, label=event.label or "", note=note)
             case _:
                 line = self.line_of(event)
                 if line is not None:
@@ -127,8 +120,6 @@ def _advance(line: RunLine, event: EventBase) -> None:
             line.last_tool = f"{tool} (failed)"
         case Retrying(attempt=attempt, delay=delay):
             line.note = f"retry {attempt} in {delay:.0f} s"
-        case Waiting(limit=limit):
-            line.note = f"waits for one of {limit} slots"
         case Heartbeat(since_progress=quiet) if quiet >= 30:
             line.note = f"quiet for {quiet:.0f} s"
         case _:

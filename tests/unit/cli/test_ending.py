@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from kinfold.cli.ending import exit_code_of, exit_code_of_ending, exit_with, printable
+from kinfold.cli.closing import show_result
+from kinfold.cli.ending import exit_code_of, exit_code_of_ending, exit_with, printable, say_error
+from kinfold.cli.tree import TreeState
 from kinfold.errors import (
     ConfigError,
     EngineUnavailable,
@@ -17,7 +19,8 @@ from kinfold.errors import (
     NotFound,
     SandboxLost,
 )
-from kinfold.messages import STATUS_OF
+from kinfold.messages import STATUS_OF, Artifact, SkippedPath
+from kinfold.tasks.result import TaskResult
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,33 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert printable("a\x1b]0;x\x07\u202eb\nc\td") == "a\\x1b]0;x\\x07\\x202eb\nc\td"
+
+
+def test_a_line_break_in_a_name_makes_no_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    result = TaskResult(
+        task_id="task_1",
+        status="completed",
+        ended_by="complete",
+        summary="two\nlines",
+        artifacts=(Artifact(path="/workspace/a\nb", size=1, fs_type="file", change="created"),),
+        skipped=(SkippedPath(path="x\nfiles: /forged", reason="missing"),),
+        warnings=("w\nerror: forged",),
+        steps=1,
+        workspace="/true",
+    )
+    show_result(result, TreeState())
+    shown = capsys.readouterr()
+    assert "two\nlines\n" in shown.out
+    assert "/workspace/a\\nb" in shown.out
+    begins = [line.partition(":")[0] for line in shown.err.splitlines()]
+    assert begins == [
+        "skipped",
+        "warning",
+        "completed (complete), 1 steps, 0 tokens, cost unknown, task task_1",
+        "files",
+    ]
+    say_error("not\nhint: forged")
+    assert capsys.readouterr().err == "error: not\n  hint: forged\n"
 
 
 def test_help_needs_neither_pydantic_nor_rich() -> None:

@@ -33,11 +33,13 @@ def test_each_subagent_has_a_line_with_its_own_step_tool_and_tokens() -> None:
         started("run_b", kind="subagent", label="Mend", definition="coding"),
         StepStarted(task_id="task_1", run_id="run_a", step=2, usage=Usage(input_tokens=1200, output_tokens=34)),
         ToolStarted(task_id="task_1", run_id="run_a", tool="bash", call_id="c", input={}),
-        Waiting(task_id="task_1", run_id="run_b", running=6, limit=6),
+        Waiting(task_id="task_1", run_id="run_c", label="Report", running=6, limit=6),
     )
     line = describe_run(state.subagents["run_a"], datetime.fromisoformat(LATER))
     assert line == "… Measure [research]  step 2/9  bash  1,234 tokens  7.5 s"
-    assert "waits for one of 6 slots" in describe_run(state.subagents["run_b"], datetime.now(UTC))
+    assert describe_run(state.subagents["run_c"], datetime.now(UTC)) == "… Report  waits for one of 6 slots"
+    state.apply(started("run_c", kind="subagent", label="Report", definition="general"))
+    assert describe_run(state.subagents["run_c"], datetime.fromisoformat(AT)).startswith("… Report [general]  step 0/9")
     assert state.main is not None
     assert state.main.step == 0
 

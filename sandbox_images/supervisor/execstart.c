@@ -8,61 +8,6 @@
 
 #include "super.h"
 
-struct wanted {
-    const uint8_t *owner, *cwd;
-    uint32_t owner_length, cwd_length, argc, envc;
-    uint8_t mode;
-    struct kf_reader argv, env; /* standing at the first item */
-    uint64_t timeout_ms, idle_ms, grace_ms, keep[2], output_limit, limit[2];
-};
-
-/* Step over `count` byte strings; true: none holds a NUL (which no program could be given). */
-static bool skip_strings(struct kf_reader *r, uint32_t count, bool want_equals)
-{
-    bool good = true;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t length;
-        const uint8_t *s = kf_get_bytes(r, &length);
-        good = good && s != NULL && memchr(s, 0, length) == NULL;
-        if (good && want_equals) {
-            good = length > 0 && s[0] != '=' && memchr(s, '=', length) != NULL;
-        }
-    }
-    return good;
-}
-
-static bool decode(struct kf_reader r, struct wanted *w, const char **wrong)
-{
-    *w = (struct wanted){0};
-    w->owner = kf_get_bytes(&r, &w->owner_length);
-    w->mode = kf_get_u8(&r);
-    kf_get_u16(&r);
-    kf_get_u16(&r);
-    w->argc = kf_get_count(&r, 4);
-    w->argv = r;
-    bool argv_good = skip_strings(&r, w->argc, false);
-    w->envc = kf_get_count(&r, 4);
-    w->env = r;
-    bool env_good = skip_strings(&r, w->envc, true);
-    w->cwd = kf_get_bytes(&r, &w->cwd_length);
-    w->timeout_ms = kf_get_u64(&r);
-    w->idle_ms = kf_get_u64(&r);
-    w->grace_ms = kf_get_u64(&r);
-    w->keep[0] = kf_get_u64(&r);
-    w->keep[1] = kf_get_u64(&r);
-    w->output_limit = kf_get_u64(&r);
-    w->limit[0] = kf_get_u64(&r);
-    w->limit[1] = kf_get_u64(&r);
-    if (!kf_reader_done(&r)) {
-        return false;
-    }
-    *wrong = w->argc == 0 ? "the command is empty"
-           : !argv_good ? "an argument holds a NUL byte"
-           : !env_good ? "an environment entry is not NAME=VALUE, or holds a NUL byte"
-           : w->owner_length > MAX_OWNER ? "an owner has at most 128 bytes" : NULL;
-    return true;
-}
-
 /* ---- strings: argv, then the environment: defaults, those of init, the exec's own; a later one wins */
 
 struct env_list { const char **at; uint32_t *length; size_t count; };
@@ -264,7 +209,7 @@ bool exec_request(struct channel *c, uint64_t id, const uint8_t *payload, size_t
 {
     struct wanted w;
     const char *wrong = NULL;
-    if (!decode(kf_reader(payload, length), &w, &wrong)) {
+    if (!wanted_decode(kf_reader(payload, length), &w, &wrong)) {
         return false;
     }
     if (wrong != NULL || w.mode > 7) {

@@ -9,6 +9,7 @@
 
 #include "files.h"
 #include "frames.h"
+#include "wanted.h"
 #include "list.h"
 #include "ring.h"
 #include "shimproto.h"
@@ -23,7 +24,6 @@
 #define MAX_EXECS 1024              /* running or with processes left */
 #define KEPT_EXECS 256              /* ended ones */
 #define MAX_KEEP (64ull * 1024 * 1024)
-#define MAX_OWNER 128
 #define DRAIN_GRACE (50 * MS)
 #define FREEZE_LIMIT (2 * SECOND)
 #define STARTED_DELAY (2 * MS)      /* STARTED of a fast exec travels with its end, in one write */

@@ -1,4 +1,4 @@
-/* libFuzzer target: the input is a frame as the host would send it. Every file request is decoded and then run for some
+/* libFuzzer target: the input is a frame as the host would send it. EXEC is decoded; a file request is decoded and run for some
  * steps in an empty root, with WDATA, WDATA_EOF and CREDIT taken from what follows the frame; any payload goes through
  * every get of the reader. */
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 
 #include "files.h"
 #include "frames.h"
+#include "wanted.h"
 
 #define ROOM_EVERY 2048 /* inputs between two sweeps of the root */
 
@@ -92,6 +93,24 @@ static void read_everything(const uint8_t *payload, size_t length)
         abort();
 }
 
+/* EXEC: what was decoded must lie within the payload, every argument and entry of it. */
+static void exec(const uint8_t *payload, size_t length)
+{
+    struct wanted w;
+    const char *wrong;
+    if (!wanted_decode(kf_reader(payload, length), &w, &wrong))
+        return;
+    struct kf_reader lists[] = {w.argv, w.env};
+    uint32_t counts[] = {w.argc, w.envc}, n;
+    for (int which = 0; which < 2; which++) {
+        for (uint32_t i = 0; i < counts[which]; i++) {
+            const uint8_t *bytes = kf_get_bytes(&lists[which], &n);
+            if (!bytes || bytes < payload || bytes + n > payload + length || (!wrong && memchr(bytes, 0, n)))
+                abort();
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned inputs;
@@ -106,6 +125,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_everything(payload, header.length);
     if (kf_is_file_request(header.type))
         request(header.type, payload, header.length, rest, rest_length < 4096 ? rest_length : 4096);
+    if (header.type == KF_EXEC)
+        exec(payload, header.length);
     if (++inputs % ROOM_EVERY == 0)
         sweep();
     return 0;

@@ -1,8 +1,10 @@
-/* Input: from the host to a program's stdin, by absolute offsets, with a window that opens as the program reads. */
+/* Input: from the host to a program's stdin, by absolute offsets, with a window that opens as the program reads. What
+ * the program has not read yet lies in a memfd that is never mapped: as our own memory, a few hundred programs that do
+ * not read would make PID 1 the process that the kernel ends when memory is short (tried: 52 MB for 200). */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "super.h"
@@ -27,8 +29,10 @@ void input_close(struct input *in)
     if (!in->closed) {
         in->closed = true;
         loop_close(&in->watch);
-        free(in->buffer);
-        in->buffer = NULL;
+        if (in->spill >= 0) {
+            close(in->spill);
+        }
+        in->spill = -1;
         in->have = 0;
     }
 }
@@ -55,12 +59,23 @@ static ssize_t push(struct input *in, const uint8_t *data, size_t length)
     return n < 0 && errno == EAGAIN ? 0 : n;
 }
 
+/* The next of what waits, as much as one write takes. */
+static size_t next_piece(const struct input *in, uint8_t *piece, size_t size)
+{
+    size_t length = STDIN_WINDOW - in->from < in->have ? STDIN_WINDOW - in->from : in->have;
+    length = length < size ? length : size;
+    if (pread(in->spill, piece, length, (off_t)in->from) != (ssize_t)length) {
+        abort(); /* it was written there, and nobody else has it */
+    }
+    return length;
+}
+
 /* Give the program what waits for it. A closed stdin swallows the rest: a host that streams must not hang on it. */
 static void drain(struct input *in)
 {
+    static uint8_t piece[65536];
     while (in->have > 0) {
-        size_t piece = STDIN_WINDOW - in->from < in->have ? STDIN_WINDOW - in->from : in->have;
-        ssize_t n = push(in, in->buffer + in->from, piece);
+        ssize_t n = push(in, piece, next_piece(in, piece, sizeof piece));
         if (n < 0) {
             input_close(in);
             break;
@@ -84,23 +99,28 @@ static void on_room(struct watch *w, uint32_t events)
     drain(OWNER_OF(w, struct input, watch));
 }
 
-void input_start(struct exec *e, int fd) { e->in.watch = (struct watch){.fd = fd, .ready = on_room}; }
-
-static void keep(struct input *in, const uint8_t *data, size_t length)
+void input_start(struct exec *e, int fd)
 {
-    if (in->buffer == NULL) {
-        in->buffer = malloc(STDIN_WINDOW);
-        if (in->buffer == NULL) {
-            abort();
-        }
+    e->in.watch = (struct watch){.fd = fd, .ready = on_room};
+    e->in.spill = -1;
+}
+
+/* False: no descriptor or no memory for it. */
+static bool keep(struct input *in, const uint8_t *data, size_t length)
+{
+    if (in->spill < 0) {
+        in->spill = memfd_create("kf-input", MFD_CLOEXEC);
     }
     for (size_t done = 0; done < length;) {
         size_t at = (in->from + in->have) % STDIN_WINDOW;
         size_t piece = STDIN_WINDOW - at < length - done ? STDIN_WINDOW - at : length - done;
-        memcpy(in->buffer + at, data + done, piece);
+        if (pwrite(in->spill, data + done, piece, (off_t)at) != (ssize_t)piece) {
+            return false;
+        }
         in->have += piece;
         done += piece;
     }
+    return true;
 }
 
 bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t length)
@@ -122,8 +142,10 @@ bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t len
             input_close(in);
         }
     }
-    if (!in->closed && (size_t)n < length) {
-        keep(in, data + n, length - (size_t)n);
+    if (!in->closed && (size_t)n < length && !keep(in, data + n, length - (size_t)n)) {
+        input_close(in);
+        exec_kill(e, CANCELLED, 0); /* never run on with a part of its input as if that were all */
+        return true;
     }
     drain(in);
     return true;

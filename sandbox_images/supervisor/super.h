@@ -117,7 +117,7 @@ struct input {
     struct exec *exec;
     bool wanted, armed, eof, closed;           /* eof: the host has said so; closed: the pipe is */
     uint64_t accepted, granted, eof_at;
-    uint8_t *buffer;                           /* a circle of STDIN_WINDOW bytes, made when first needed */
+    int spill;                                 /* a circle of STDIN_WINDOW bytes, a memfd made when first needed; -1: none */
     size_t from, have;
 };
 

@@ -93,6 +93,28 @@ def test_a_detached_sandbox_outlives_its_maker_until_it_is_destroyed() -> None:
     assert b"hint: " in gone.stderr
 
 
+@pytest.mark.parametrize("how", ["ctrl_c", "nobody_reads"])
+def test_a_program_run_by_hand_ends_with_its_caller(how: str) -> None:
+    sandbox = kinfold("sandbox", "create").stdout.decode().strip()
+    try:
+        program = "while echo line; do [ $0 = nobody_reads ] || sleep 600; done"
+        command = [KINFOLD, "sandbox", "exec", sandbox, "--", "sh", "-c", program, how]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"line\n"
+            if how == "ctrl_c":
+                process.send_signal(signal.SIGINT)
+            else:
+                process.stdout.close()
+            assert process.wait(30) == (130 if how == "ctrl_c" else 1)
+            assert process.stderr.read() == b""
+        left = kinfold("sandbox", "exec", sandbox, "--", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        assert b"echo line" not in left.stdout
+    finally:
+        kinfold("sandbox", "destroy", sandbox)
+
+
 def test_doctor_names_the_engine_and_what_it_enforces() -> None:
     ended = kinfold("doctor")
     assert ended.returncode == 0, ended.stdout.decode() + ended.stderr.decode()

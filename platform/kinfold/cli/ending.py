@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -66,8 +68,22 @@ def expected_error(error: BaseException) -> KinfoldError | None:
 
 def exit_with(error: Exception) -> NoReturn:
     """End the process: an expected error with its two lines and code, a bug with its traceback."""
+    if _reader_is_gone(error):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush complains
+        sys.exit(EXIT_OTHER)
     known = expected_error(error)
     if known is None:
         raise error
     say_error(known.message, known.hint)
     sys.exit(exit_code_of(known))
+
+
+def _reader_is_gone(error: BaseException) -> bool:
+    """Whether standard output leads nowhere any more (`kinfold … | head`), which is no fault worth a word."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_reader_is_gone(inner) for inner in error.exceptions)
+    if not isinstance(error, BrokenPipeError):
+        return False
+    output = select.poll()  # the engine's socket breaks with the same error
+    output.register(sys.stdout.fileno(), 0)
+    return bool(output.poll(0))

@@ -12,6 +12,7 @@ from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings, make_provider, make_spec
 from kinfold.errors import NotFound
 from kinfold.sandbox.base import ExecRequest, Provider, SandboxRef
+from kinfold.sandbox.process import Process
 from kinfold.sandbox.sandbox import Sandbox
 
 
@@ -53,17 +54,26 @@ def exec_command(wanted: str, command: Sequence[str], *, cwd: str, timeout: floa
         data = await anyio.to_thread.run_sync(sys.stdin.buffer.read) if stdin else None
         request = ExecRequest(command=list(command), cwd=cwd, timeout=timeout, stdin=data, stream=True)
         process = await sandbox.start(request)
-        async for piece in process.output():
-            target = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
-            target.write(piece.data)
-            target.flush()
-        result = await process.wait()
+        try:
+            await _pass_through(process)
+            result = await process.wait()
+        except BaseException:  # Ctrl-C, or nobody reads any more: the program goes with its caller
+            with anyio.CancelScope(shield=True):
+                await process.kill(request.grace)
+            raise
         if result.exit_code is not None:
             return result.exit_code
         say_error(f"the program was ended: {result.ended_by}")
         return 128 + result.signal if result.signal else 1
 
     return _with_sandbox(wanted, execute)
+
+
+async def _pass_through(process: Process) -> None:
+    async for piece in process.output():
+        target = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
+        target.write(piece.data)
+        target.flush()
 
 
 def read_command(wanted: str, path: str) -> int:

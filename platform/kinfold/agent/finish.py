@@ -45,7 +45,8 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
     with run.context.lifeline.alive(at_most=FINALISATION):
         reply = await ask(run, tool_choice=run.final_tool().key)
         return await _completed(run, ended_by, reply)
-    await run.warn("finalisation_failed", f"the finalisation step did not end within {FINALISATION:.0f} s")
+    why = f"within {FINALISATION:.0f} s" if run.context.lifeline.stopped is None else "before the run was stopped"
+    await run.warn("finalisation_failed", f"the finalisation step did not end {why}")
     return Ending(ended_by=ended_by)
 
 

@@ -16,7 +16,7 @@ from kinfold.errors import ModelError, PathError, ToolError
 from kinfold.events import StepStarted, Warned
 from kinfold.messages import STATUS_OF, EndedBy, Usage
 from kinfold.models.base import ModelEvent, ModelRequest, TextChunk
-from kinfold.models.scripted import ScriptedCall, ScriptedReply
+from kinfold.models.scripted import ScriptedCall, ScriptedModel, ScriptedReply
 from kinfold.sandbox.base import OwnerEnd, Snapshot
 from kinfold.tools.base import ToolContext, ToolOutcome
 
@@ -138,6 +138,21 @@ async def test_a_finalisation_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPa
     result = await stage.run(WRITE_A, ScriptedReply(text="x", delay=30), max_steps=1)
     assert (result.ended_by, result.steps) == ("step_limit", 2)
     assert any("finalisation step did not end" in warning for warning in result.warnings)
+
+
+async def test_a_finalisation_that_is_stopped_does_not_say_that_its_time_was_up() -> None:
+    stage = Stage()
+    context = stage.context()
+
+    async def ask(request: ModelRequest) -> ScriptedReply:
+        if request.tool_choice is not None:
+            context.lifeline.stop("cancelled")
+            await anyio.sleep_forever()
+        return WRITE_A
+
+    result = await stage.run(model=ScriptedModel(ask), max_steps=1, context=context)
+    assert (result.ended_by, result.steps) == ("step_limit", 2)
+    assert result.warnings == ("the finalisation step did not end before the run was stopped",)
 
 
 async def test_an_empty_budget_ends_before_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ line. There is no database behind it yet: another process can read the file, but
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -84,10 +86,18 @@ class EventLog:
         """The event with every secret hidden. Text that streams in pieces can split a secret; that is not found."""
         if not self._secrets:
             return event  # type: ignore[return-value]  # every subclass of EventBase is in the union; a test says so
-        text = json.dumps(event.dump())
-        for secret in self._secrets:
-            text = text.replace(json.dumps(secret)[1:-1], HIDDEN)
-        return EVENT.validate_python(json.loads(text))
+        return EVENT.validate_python(self._hidden(event.dump()))
+
+    def _hidden(self, value: Any) -> Any:
+        """Only in texts: a secret may look like a number or like one of the format's own words."""
+        match value:
+            case str() if value not in _own_words():
+                return functools.reduce(lambda text, secret: text.replace(secret, HIDDEN), self._secrets, value)
+            case list():
+                return [self._hidden(item) for item in value]
+            case dict():
+                return {self._hidden(name): self._hidden(item) for name, item in value.items()}
+        return value
 
     def _write(self, event: Event) -> None:
         """Append the line. A full disk must not end the task: the file is given up, the memory goes on."""
@@ -100,6 +110,23 @@ class EventLog:
         except OSError:
             log.exception("the event log of task %s cannot be written any more", event.task_id)
             self.close()
+
+
+@functools.cache
+def _own_words() -> frozenset[str]:
+    """The names and fixed values of the events' fields, without which an event is none."""
+    words: set[str] = set()
+    rest: list[Any] = [EVENT.json_schema()]
+    while rest:
+        match rest.pop():
+            case dict() as node:
+                words.update(
+                    node.get("properties", ()), node.get("enum", ()), {node["const"]} if "const" in node else ()
+                )
+                rest += node.values()
+            case list() as nodes:
+                rest += nodes
+    return frozenset(words)
 
 
 def _create(path: Path) -> int:

@@ -89,8 +89,8 @@ def _known_timezone(name: str) -> str:
 def _named_models(main: Model, definitions: Sequence[SubagentDefinition]) -> dict[str, Model]:
     if getattr(main, "overrides_definitions", False):
         return {}
-    names = dict.fromkeys(d.model for d in definitions if d.model != "inherit")
-    return {name: models.resolve(name) for name in names}
+    names = dict.fromkeys(name for d in definitions for name in (d.model, d.compaction_model))
+    return {name: models.resolve(name) for name in names if name is not None and name != "inherit"}
 
 
 def _spec(spec: SandboxSpec | None, workspace: StrPath | None) -> SandboxSpec:

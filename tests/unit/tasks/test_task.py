@@ -17,7 +17,9 @@ from tests.unit.tasks.house import MemoryProvider
 from kinfold import ParentTask, RunLimits, SandboxSpec, run
 from kinfold.definitions import SubagentDefinition
 from kinfold.errors import ConfigError, ImageMissing, NotFound, PathError, SandboxError
-from kinfold.events import EVENT, EventBase, RunEnded, RunStarted, TaskEnded, TaskStarted, ToolStarted
+from kinfold.events import EVENT, EventBase, RunEnded, RunStarted, TaskEnded, TaskStarted, TextDelta, ToolStarted
+from kinfold.messages import Usage
+from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.tools.base import Tool
@@ -109,6 +111,8 @@ async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:
     assert {"bash", "edit_file", "complete"} <= seen[0]
 
 
+NO_SUMMARISER = GENERAL.model_copy(update={"compaction_model": "gpt-nine"})
+NAMED = AnthropicModel("claude-x", api_key="k")
 UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "agents.toml:3"})
 
 
@@ -120,6 +124,7 @@ UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "age
         ({"user_id": ""}, "user id is empty"),
         ({"model": "gpt-nine"}, "unknown model"),
         ({"definitions": (UNKNOWN,)}, "agents.toml:3"),
+        ({"definitions": (NO_SUMMARISER,), "model": NAMED}, "unknown model 'gpt-nine'"),
         ({"definitions": (GENERAL, GENERAL)}, "two subagent definitions"),
         ({"tools": (tool("bash", hang),)}, "'bash' is taken"),
         ({"workspace": "here", "spec": SandboxSpec(workspace="there")}, "two workspaces"),
@@ -304,6 +309,25 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
     assert started_.input["content"] == "[secret] is it"
     assert "hunter" not in (own_state / "tasks" / task.id / "events.jsonl").read_text()
     assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
+
+
+@pytest.mark.parametrize("secret", ["text_delta", "input", "1234", "complete", "2026"])
+async def test_a_secret_that_looks_like_the_format_itself_breaks_no_event(secret: str, own_state: Path) -> None:
+    provider = MemoryProvider()
+
+    def blab(request: ModelRequest) -> ScriptedReply:
+        usage = Usage(input_tokens=1234)
+        return ScriptedReply(text=f"it is {secret}", usage=usage) if request.step == 1 else complete()
+
+    async with parent(blab, provider, spec=SandboxSpec(secrets={"KEY": secret})) as task:
+        await task.start()
+        result = await task.wait()
+        events = [event async for event in task.follow()]
+    assert (result.ended_by, result.usage.input_tokens) == ("text", 1234)
+    said = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert secret not in said
+    assert "[secret]" in said
+    assert isinstance(events[-1], TaskEnded)
 
 
 async def test_a_sandbox_that_does_not_close_is_said_in_the_result() -> None:

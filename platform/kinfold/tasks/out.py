@@ -11,7 +11,7 @@ import os
 import secrets
 import stat as stat_module
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,8 @@ class OutDirectory:
         self.path = path.expanduser().absolute()
         if workspace is not None and self.path.resolve().is_relative_to(workspace.expanduser().resolve()):
             raise ConfigError(f"{path} lies inside the workspace", hint="choose an output directory outside of it")
+        self._made = [folder for folder in (self.path, *self.path.parents) if not os.path.lexists(folder)]
+        """What was not there before, the deepest first."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -58,10 +60,14 @@ class OutDirectory:
             raise ConfigError(f"{path} is not writable", hint="choose another output directory")
 
     def close(self) -> None:
-        """Release the descriptor."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Release the descriptor, and take back what was made here for nothing."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        with suppress(OSError):  # the first that is not empty, or went meanwhile
+            for folder in self._made:
+                folder.rmdir()
 
     async def take(self, artifacts: Sequence[Artifact], sandbox: Sandbox) -> Copied:
         """Copy these artifacts; what cannot be copied is a problem, never half a file. Raises `SandboxError`."""

@@ -101,6 +101,18 @@ async def test_one_missing_artifact_does_not_stop_the_others(sandbox: MemorySand
     assert (len(copied.files), len(copied.problems)) == (1, 1)
 
 
+async def test_a_directory_made_for_nothing_goes_again(sandbox: MemorySandbox, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    for path in (tmp_path / "new" / "deep", tmp_path / "given"):
+        OutDirectory(path).close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["given"]
+    sandbox.files["/workspace/a"] = b"A"
+    filled = OutDirectory(tmp_path / "new" / "deep")
+    await filled.take([artifact("/workspace/a", None)], sandbox)
+    filled.close()
+    assert (tmp_path / "new" / "deep" / "a").read_bytes() == b"A"
+
+
 def test_an_output_directory_that_cannot_serve_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be the output directory"):

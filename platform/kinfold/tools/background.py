@@ -8,6 +8,7 @@ import anyio
 
 from kinfold.errors import ToolError
 from kinfold.sandbox.base import MIB, Output
+from kinfold.tools import exec_text
 from kinfold.tools.base import ToolContext
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ async def end(context: ToolContext, exec_id: str, grace: float) -> str:
     parts = [f"{exec_id}: ended ({ended.killed} processes had to be killed, {ended.survivors} are left)"]
     with anyio.move_on_after(LEAVE_TIMEOUT):
         result = await process.wait()
-        parts += [f"stdout since:\n{result.stdout_text}"] if result.stdout else []
-        parts += [f"stderr since:\n{result.stderr_text}"] if result.stderr else []
+        parts += [f"stdout since:\n{exec_text.text_of(result.stdout)}"] if result.stdout else []
+        parts += [f"stderr since:\n{exec_text.text_of(result.stderr)}"] if result.stderr else []
     return "\n".join(parts)
 
 
@@ -74,7 +75,7 @@ async def _since(
     parts = []
     for piece in kept.pieces:
         parts.append(_gap(offset, piece))
-        parts.append(piece.data.decode("utf-8", "replace"))
+        parts.append(exec_text.text_of(piece.data))
         offset = piece.offset + len(piece.data)
     return "".join(parts).rstrip("\n"), offset
 

@@ -54,12 +54,12 @@ def ending(result: ExecResult, timeout: float | None = None) -> str:
 def stream_text(data: bytes, head_bytes: int, total: int) -> str:
     """Head and tail as text, with a note where the middle is missing."""
     if total <= len(data):
-        return _text(data).rstrip("\n")
+        return text_of(data).rstrip("\n")
     note = f"\n[… {total - len(data):,} of {total:,} bytes were not kept …]\n"
-    return (_text(data[:head_bytes]) + note + _text(data[head_bytes:])).rstrip("\n")
+    return (text_of(data[:head_bytes]) + note + text_of(data[head_bytes:])).rstrip("\n")
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
     """As text; a NUL as the sign for it, for not every service and store takes the character itself."""
     return data.decode("utf-8", "replace").replace("\0", "\u2400")
 

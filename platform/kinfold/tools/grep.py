@@ -56,7 +56,7 @@ async def _call(context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
         result, search = await _run(context, _plain_grep(arguments, files or [target], recursive=files is None)), "grep"
     if result.exit_code == NO_SUCH_PROGRAM:
         raise ToolError("this image has neither rg nor grep", hint="read_file the likely files, or search by a program")
-    return ToolOutcome.of(_render(arguments, result, search, scratch=_in_scratch(target)))
+    return ToolOutcome.of(_render(arguments, result, search, everything=search == "rg" or _in_scratch(target)))
 
 
 async def _target(context: ToolContext, path: str) -> str:
@@ -115,13 +115,13 @@ def _in_scratch(place: str) -> bool:
     return f"{place}/".startswith(f"./{SCRATCH}/")
 
 
-def _render(arguments: GrepArguments, result: ExecResult, program: str, *, scratch: bool) -> str:
+def _render(arguments: GrepArguments, result: ExecResult, program: str, *, everything: bool) -> str:
     if result.ended_by != "exited":
         raise ToolError(
             f"the search did not finish: {result.ended_by} after {result.duration:.1f} s",
             hint="narrow it by `path` or `glob`",
         )
-    lines = [line for line in result.stdout_text.split("\n") if line and (scratch or not _in_hidden_places(line))]
+    lines = [line for line in result.stdout_text.split("\n") if line and (everything or not _in_hidden_places(line))]
     if not lines and result.exit_code not in (0, 1):
         raise ToolError(f"{program}: {_reason(result)}", hint="correct the pattern, or set `fixed` for plain text")
     if not lines:

@@ -13,7 +13,7 @@ from kinfold.errors import PathError, ToolError
 from kinfold.messages import ImageBlock, TextBlock
 from kinfold.sandbox.base import MIB, FileStat
 from kinfold.sandbox.workspace import normalize
-from kinfold.tools import images, sniff, versions, words
+from kinfold.tools import exec_text, images, sniff, versions, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 from kinfold.tools.lines import Window
 from kinfold.tools.list_dir import listed
@@ -112,7 +112,7 @@ def _render(window: Window, ended: bool) -> str:
 
 
 def _row(number: int, line: bytes, window: Window) -> str:
-    text = line.decode("utf-8", "replace")
+    text = exec_text.text_of(line)
     if number in window.cut:
         text = f"{text.rstrip(chr(0xFFFD))} [… cut; the line has {window.cut[number]:,} bytes]"
     return f"{number:>6}\t{text}"

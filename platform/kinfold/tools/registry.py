@@ -128,7 +128,7 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
     tool = tools.get(call.name)
     if tool is None:
         near = did_you_mean(call.name, tools)
-        return _failed(f"There is no tool {call.name[:64]!r} here{near} Your tools are: {', '.join(sorted(tools))}.")
+        return _failed(f"There is no tool {call.name[:64]!r} here{near}", f"your tools are: {', '.join(sorted(tools))}")
     if call.input_error is not None:
         return _failed(f"The input of this {tool.key} call was not run: {call.input_error}", "send the call again")
     try:

@@ -10,6 +10,7 @@ from tests.unit.tools.bench import Bench
 
 from kinfold.events import EventBase, ToolOutput
 from kinfold.sandbox.base import EndedBy, ExecResult
+from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tools import exec_text
 from kinfold.tools.live import SHOWN_BYTES
 
@@ -179,6 +180,16 @@ async def test_a_cut_stands_where_the_bytes_are_missing() -> None:
 
 async def test_a_nul_in_the_output_is_shown_by_its_sign() -> None:
     assert "a\u2400b" in exec_text.render(a_result(stdout=b"a\0b", stdout_total=3, stdout_head_bytes=3))
+
+
+async def test_a_nul_is_shown_by_its_sign_wherever_text_is_read(real: Bench, sandbox: Sandbox) -> None:
+    await sandbox.write("late", b"x" * 4_096 + b"\na\0b\n")
+    assert "a\u2400b" in await real.text("read_file", path="late")
+    await real.text("bash", command="(sleep 0.2; printf 'c\\0d'; sleep 60) & ")
+    (exec_id,) = real.state.exec_offsets
+    with anyio.fail_after(10):
+        while "c\u2400d" not in await real.text("bash", exec_id=exec_id):
+            await anyio.sleep(0.05)
 
 
 async def test_a_neighbours_memory_is_mentioned() -> None:

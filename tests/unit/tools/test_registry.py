@@ -144,7 +144,7 @@ async def test_the_events_of_a_subagents_call_keep_the_parents_call_id(bench: Be
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (call("wether", city="Ulm"), "no tool 'wether' here; did you mean 'weather'? Your tools are: weather."),
+        (call("wether", city="Ulm"), "no tool 'wether' here; did you mean 'weather'?\nhint: your tools are: weather"),
         (call(), "- `city` is missing"),
         (call(city=3), "- `city` should be a valid string (got 3)"),
         (call(city="Ulm", days=99), "- `days` should be less than or equal to 9 (got 99)"),
@@ -170,7 +170,7 @@ async def test_a_shipped_tool_that_was_not_selected_is_refused(bench: Bench) -> 
     result = await dispatched(registry.select(["read_file"]), call("bash", command="id"), bench.make())
     assert result.is_error
     assert "no tool 'bash' here" in text_of(result)
-    assert "Your tools are: complete, read_file." in text_of(result)
+    assert "hint: your tools are: complete, read_file" in text_of(result)
 
 
 @pytest.mark.anyio

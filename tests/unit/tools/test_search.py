@@ -165,6 +165,13 @@ async def test_grep_shows_matching_lines_with_file_and_number(real: Bench) -> No
 
 
 @pytest.mark.anyio
+async def test_a_line_of_context_that_speaks_of_git_is_shown(real: Bench, sandbox: Sandbox) -> None:
+    await sandbox.write("notes", b"see /repo/.git/config: there\nneedle\n")
+    shown = await real.text("grep", pattern="needle", context=1)
+    assert shown.splitlines() == ["notes-1-see /repo/.git/config: there", "notes:2:needle"]
+
+
+@pytest.mark.anyio
 @pytest.mark.usefixtures("tree")
 @pytest.mark.parametrize(
     ("arguments", "words"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from kinfold.sandbox import replies
+from kinfold.sandbox.base import FileStat
+from kinfold.sandbox.file_stat import file_stats
 from kinfold.sandbox.protocol import ProtocolViolation, Reply
 from kinfold.sandbox.replies import Failure, Record
 
@@ -66,28 +68,26 @@ class Discard:
 
 
 class StatItems:
-    """As many items as paths were asked for, in order."""
+    """As many stats as paths were asked for, in order; `paths` are absolute in the container."""
 
-    __slots__ = ("_expected", "items")
+    __slots__ = ("_paths", "found")
 
-    def __init__(self, expected: int) -> None:
-        self._expected = expected
-        self.items: list[Item] = []
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self.found: list[FileStat | Failure] = []
 
     def accept(self, kind: int, payload: memoryview) -> None:
         """One ITEMS frame."""
         if kind != Reply.ITEMS:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a STAT")
-        self.items.extend(replies.items(payload))
-        if len(self.items) > self._expected:
-            raise ProtocolViolation("more items than paths")
+        self.found += file_stats(payload, self._paths[len(self.found) :])
 
-    def finish(self, payload: memoryview) -> list[Item]:
-        """All items."""
+    def finish(self, payload: memoryview) -> list[FileStat | Failure]:
+        """All of them."""
         replies.nothing(payload)
-        if len(self.items) != self._expected:
-            raise ProtocolViolation(f"{len(self.items)} items for {self._expected} paths")
-        return self.items
+        if len(self.found) != len(self._paths):
+            raise ProtocolViolation(f"{len(self.found)} items for {len(self._paths)} paths")
+        return self.found
 
 
 class ListItems:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from kinfold.errors import KinfoldError, PathError, SandboxError
@@ -13,7 +14,8 @@ from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import WORKSPACE, FileStat, Listing, Snapshot
 from kinfold.sandbox.channel import ChannelBroken, RemoteError
 from kinfold.sandbox.collect import Answer, Item, ListItems, Plain, StatItems
-from kinfold.sandbox.link import PATIENCE, Link
+from kinfold.sandbox.file_stat import file_stat
+from kinfold.sandbox.link import PATIENCE, Ask, Link
 from kinfold.sandbox.protocol import Request, StatFlag
 from kinfold.sandbox.replies import Failure, Record
 from kinfold.sandbox.workspace import normalize, to_bytes, to_text
@@ -43,36 +45,6 @@ def file_error(failure: Failure, path: str) -> KinfoldError:
     return SandboxError(f"the supervisor failed on {path!r}: {failure.message or failure.kind}")
 
 
-_BLANK = FileStat.__new__
-_SET = {field.name: getattr(FileStat, field.name).__set__ for field in fields(FileStat)}
-_SET_PATH = _SET["path"]
-_SET_ALWAYS = tuple(_SET[name] for name in ("type", "mode", "size", "mtime_ns", "ctime_ns", "inode"))
-_SET_REST = tuple(_SET[name] for name in ("target", "sha256", "entries", "target_type"))
-
-
-def file_stat(path: str, record: Record) -> FileStat:
-    """A record as what callers see; `path` is absolute in the container.
-
-    Fills the slots directly: a frozen dataclass's own `__init__` takes thrice as long, and a snapshot has a million.
-    """
-    stat = _BLANK(FileStat)
-    set_type, set_mode, set_size, set_mtime, set_ctime, set_inode = _SET_ALWAYS
-    set_target, set_sha256, set_entries, set_target_type = _SET_REST
-    kind, mode, size, mtime_ns, ctime_ns, inode, target, sha256, entries, target_type = record
-    _SET_PATH(stat, path)
-    set_type(stat, kind)
-    set_mode(stat, mode)
-    set_size(stat, size)
-    set_mtime(stat, mtime_ns)
-    set_ctime(stat, ctime_ns)
-    set_inode(stat, inode)
-    set_target(stat, None if target is None else to_text(target))
-    set_sha256(stat, sha256)
-    set_entries(stat, entries)
-    set_target_type(stat, target_type)
-    return stat
-
-
 class Files:
     """The file half of `Sandbox`, on its link."""
 
@@ -83,28 +55,24 @@ class Files:
 
     async def stat(self, paths: Iterable[str], *, digest: bool, claim: bool) -> list[FileStat | PathError]:
         """See `Sandbox.stat`."""
-        found: list[FileStat | PathError | None] = []
-        asked: list[tuple[int, str]] = []
-        for path in paths:
-            try:
-                asked.append((len(found), normalize(path)))
-                found.append(None)
-            except PathError as error:
-                found.append(error)
+        wanted = tuple(paths)
         flags = (StatFlag.DIGEST if digest else 0) | (StatFlag.CLAIM if claim else 0)
-        batches = encode.stat_batches([wire_path(path) for _, path in asked], _STAT_BATCH, _STAT_BYTES)
-        asks = [(encode.stat(batch, flags), _expect(len(batch))) for batch in batches]
         patience = _DIGEST_PATIENCE if flags else PATIENCE
+        asked: builtins.list[str] = []
+        refused: dict[int, PathError] = {}
         try:
-            answers = await self._link.ask_many(Request.STAT, asks, patience=patience)
+            answers = await self._link.ask_many(
+                Request.STAT, _stat_asks(wanted, flags, asked, refused), patience=patience
+            )
         except RemoteError as error:
             raise file_error(error.failure, ".") from error
-        place = iter(asked)
-        for answer in answers:
-            for _, entry in answer:
-                index, path = next(place)
-                found[index] = file_stat(path, entry) if isinstance(entry, Record) else _as_path_error(entry, path)
-        return [entry for entry in found if entry is not None]
+        found = (
+            entry if isinstance(entry, FileStat) else _as_path_error(entry, path)
+            for path, entry in zip(asked, chain.from_iterable(answers), strict=True)
+        )
+        if not refused:
+            return [*found]
+        return [refused[number] if number in refused else next(found) for number in range(len(wanted))]
 
     async def list(self, path: str, *, depth: int, max_entries: int) -> Listing:
         """See `Sandbox.list`."""
@@ -138,10 +106,10 @@ class Files:
         where = normalize(path)
         payload = encode.make_dir(wire_path(where), mode=mode, parents=parents)
 
-        async def became() -> Record:
-            return await self._outcome(where, lambda record: parents and record.type == "directory")
+        async def became() -> FileStat:
+            return await self._outcome(where, lambda stat: parents and stat.type == "directory")
 
-        return file_stat(where, await self._change(where, Request.MAKE_DIR, payload, replies.record, became))
+        return await self._change(where, Request.MAKE_DIR, payload, partial(_stat_of, where), became)
 
     async def remove(self, path: str, *, recursive: bool) -> int:
         """See `Sandbox.remove`."""
@@ -161,10 +129,10 @@ class Files:
         old, new = normalize(source), normalize(target)
         payload = encode.rename(wire_path(old), wire_path(new), replace=replace)
 
-        async def became() -> Record:
+        async def became() -> FileStat:
             raise unknown_outcome(old)
 
-        return file_stat(new, await self._change(old, Request.RENAME, payload, replies.record, became))
+        return await self._change(old, Request.RENAME, payload, partial(_stat_of, new), became)
 
     async def symlink(self, target: str, path: str) -> FileStat:
         """See `Sandbox.symlink`."""
@@ -173,11 +141,11 @@ class Files:
         if not raw or b"\0" in raw:
             raise PathError("invalid", target, "is no usable target for a link")
 
-        async def became() -> Record:
-            return await self._outcome(where, lambda record: record.target == raw)
+        async def became() -> FileStat:
+            return await self._outcome(where, lambda stat: stat.target == to_text(raw))
 
         payload = encode.symlink(raw, wire_path(where))
-        return file_stat(where, await self._change(where, Request.SYMLINK, payload, replies.record, became))
+        return await self._change(where, Request.SYMLINK, payload, partial(_stat_of, where), became)
 
     async def _change(
         self,
@@ -195,10 +163,10 @@ class Files:
         except ChannelBroken:
             return await became()
 
-    async def _outcome(self, path: str, is_done: Callable[[Record], bool]) -> Record:
+    async def _outcome(self, path: str, is_done: Callable[[FileStat], bool]) -> FileStat:
         payload = encode.stat([wire_path(path)])
-        [(_, entry)] = await self._link.ask(Request.STAT, payload, lambda: StatItems(1))
-        if isinstance(entry, Record) and is_done(entry):
+        [entry] = await self._link.ask(Request.STAT, payload, lambda: StatItems([path]))
+        if isinstance(entry, FileStat) and is_done(entry):
             return entry
         raise unknown_outcome(path)
 
@@ -213,8 +181,29 @@ def unknown_outcome(path: str) -> PathError:
     )
 
 
-def _expect(count: int) -> Callable[[], StatItems]:
-    return lambda: StatItems(count)
+def _stat_asks(
+    paths: Sequence[str], flags: int, asked: list[str], refused: dict[int, PathError]
+) -> Iterator[Ask[list[FileStat | Failure]]]:
+    """STATs for `paths`, each made when it is drawn: the supervisor works on the first while the next is encoded.
+
+    What is asked for goes into `asked`, absolute; a path that is no path into `refused`, by its number.
+    """
+
+    def raw_paths() -> Iterator[bytes]:
+        for number, path in enumerate(paths):
+            try:
+                where = normalize(path)
+            except PathError as error:
+                refused[number] = error
+            else:
+                asked.append(where)
+                yield wire_path(where)
+
+    start = 0
+    for batch in encode.stat_batches(raw_paths(), _STAT_BATCH, _STAT_BYTES):
+        expected = asked[start : start + len(batch)]
+        start += len(batch)
+        yield encode.stat(batch, flags), partial(StatItems, expected)
 
 
 def _as_path_error(failure: Failure, path: str) -> PathError:
@@ -222,6 +211,10 @@ def _as_path_error(failure: Failure, path: str) -> PathError:
     if not isinstance(error, PathError):
         raise error
     return error
+
+
+def _stat_of(where: str, payload: memoryview) -> FileStat:
+    return file_stat(where, replies.record(payload))
 
 
 async def _stats(base: str, items: Sequence[Item]) -> AsyncIterator[tuple[str, FileStat]]:

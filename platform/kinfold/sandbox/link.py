@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import anyio
@@ -183,37 +183,48 @@ class Link:
             call.abandon()
             raise SandboxLost(f"sandbox {self.ref.id}: {error}") from error
 
-    async def ask_many(self, request: Request, asks: Sequence[Ask[T]], *, patience: float = PATIENCE) -> list[T]:
-        """Requests that may be repeated, on their way together; answers in order."""
+    async def ask_many(self, request: Request, asks: Iterable[Ask[T]], *, patience: float = PATIENCE) -> list[T]:
+        """Requests that may be repeated, on their way together; answers in order.
+
+        `asks` is drawn from as they are sent, so that the first is worked on while the next is made.
+        """
+        waiting = iter(asks)
+        unanswered: deque[Ask[T]] = deque()
         done: list[T] = []
         for _ in range(REPEATS):
             channel = await self.ready()
             try:
-                await self._pipeline(channel, request, asks, done, patience)
+                await self._pipeline(channel, request, waiting, unanswered, done, patience)
                 return done
             except ChannelBroken:
                 continue
         raise self.lose(f"{request.name} broke {REPEATS} channels to {self.ref.id} one after the other")
 
     async def _pipeline(
-        self, channel: Channel, request: Request, asks: Sequence[Ask[T]], done: list[T], patience: float
+        self,
+        channel: Channel,
+        request: Request,
+        waiting: Iterator[Ask[T]],
+        unanswered: deque[Ask[T]],
+        done: list[T],
+        patience: float,
     ) -> None:
-        waiting = deque(asks[len(done) :])
-        flying = deque(
-            channel.call(request, payload, answer(), patience=patience)
-            for payload, answer in (waiting.popleft() for _ in range(min(_IN_FLIGHT, len(waiting))))
-        )
+        """Send what a broken channel left `unanswered`, then what is `waiting`; each answered one goes to `done`."""
+        calls = deque(channel.call(request, payload, answer(), patience=patience) for payload, answer in unanswered)
         try:
-            while flying:
-                done.append(await flying[0])
-                flying.popleft()
-                if waiting:
-                    payload, answer = waiting.popleft()
-                    flying.append(channel.call(request, payload, answer(), patience=patience))
+            while True:
+                while len(calls) < _IN_FLIGHT and (ask := next(waiting, None)) is not None:
+                    unanswered.append(ask)
+                    calls.append(channel.call(request, ask[0], ask[1](), patience=patience))
+                if not calls:
+                    return
+                done.append(await calls[0])
+                calls.popleft()
+                unanswered.popleft()
         except DeadlinePassed as error:
             raise SandboxLost(f"sandbox {self.ref.id}: {error}") from error
         finally:
-            for call in flying:
+            for call in calls:
                 call.abandon()
 
     async def aclose(self) -> None:

@@ -79,6 +79,10 @@ class Record(NamedTuple):
     target_type: FileType | None = None
 
 
+PlainRecord = tuple[FileType, int, int, int, int, int]
+"""Type, mode, size, mtime_ns, ctime_ns and inode: what every record has."""
+
+
 class Hello(NamedTuple):
     """Whom we speak to."""
 
@@ -249,7 +253,7 @@ def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
     """
     view = memoryview(payload)
     end = len(view)
-    count = PayloadReader(view).count(_LEAST_ITEM)
+    count = item_count(view)
     found: list[tuple[bytes, Record | Failure]] = []
     at = _LENGTH.size
     try:
@@ -262,7 +266,7 @@ def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
             if view[stop] == 1:
                 entry, at = _record_at(view, stop + 1)
             else:
-                entry, at = _failure_at(view, stop)
+                entry, at = failure_at(view, stop)
             found.append((path, entry))
     except StructError:
         raise ProtocolViolation("a payload ends early") from None
@@ -271,7 +275,13 @@ def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
     return found
 
 
-def _failure_at(view: memoryview, at: int) -> tuple[Failure, int]:
+def item_count(payload: memoryview) -> int:
+    """How many items ITEMS announces; no more than can fit into it."""
+    return PayloadReader(payload).count(_LEAST_ITEM)
+
+
+def failure_at(view: memoryview, at: int) -> tuple[Failure, int]:
+    """An item's failure that begins at `at`, and where it ends. Raises `struct.error` where it is cut off."""
     zero, kind, errno = _ITEM_FAILURE.unpack_from(view, at)
     if zero:
         raise ProtocolViolation(f"a boolean is {zero}")
@@ -279,17 +289,22 @@ def _failure_at(view: memoryview, at: int) -> tuple[Failure, int]:
     return Failure(kind, errno), at + _ITEM_FAILURE.size
 
 
-def _record_at(view: memoryview, at: int) -> tuple[Record, int]:
+def plain_record_at(view: memoryview, at: int) -> tuple[PlainRecord, int, int]:
+    """What every record has, which more it has (`has`), and where that begins. Raises `struct.error`."""
     kind, mode, size, mtime_ns, ctime_ns, inode, has = _RECORD.unpack_from(view, at)
-    at += _RECORD.size
     if not 1 <= kind <= 4 or mode > _MODE_BITS or has > 15:
         raise ProtocolViolation(f"a record of type {kind}, mode {mode:o}, fields {has}")
-    plain = (FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode, None, None, None, None)
-    found = tuple.__new__(Record, plain)  # without the detour over keyword defaults
-    return _more_of_record(found, has, view, at) if has else (found, at)
+    return (FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode), has, at + _RECORD.size
 
 
-def _more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
+def _record_at(view: memoryview, at: int) -> tuple[Record, int]:
+    plain, has, at = plain_record_at(view, at)
+    found = tuple.__new__(Record, (*plain, None, None, None, None))  # without the detour over keyword defaults
+    return more_of_record(found, has, view, at) if has else (found, at)
+
+
+def more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
+    """The record with what `has` says follows at `at`, and where that ends."""
     reader = PayloadReader(view[at:])
     target = reader.bytes_(_MAX_NAME) if has & 1 else None
     sha256 = reader.raw(32).hex() if has & 2 else None

@@ -16,7 +16,8 @@ from kinfold.sandbox import encode, protocol
 from kinfold.sandbox.base import MIB, FileStat
 from kinfold.sandbox.channel import FOREVER, Call, Channel, ChannelBroken, DeadlinePassed, RemoteError
 from kinfold.sandbox.collect import AnswerRefused, FileBytes, StatItems, Written
-from kinfold.sandbox.files import file_error, file_stat, unknown_outcome, wire_path
+from kinfold.sandbox.file_stat import file_stat
+from kinfold.sandbox.files import file_error, unknown_outcome, wire_path
 from kinfold.sandbox.link import PATIENCE, REPEATS, Link
 from kinfold.sandbox.protocol import EVERYTHING, MAX_PAYLOAD, WRITE_WINDOW, Request, StatFlag, WriteFlag
 from kinfold.sandbox.replies import Record
@@ -129,9 +130,9 @@ class Transfer:
 async def written_after_all(link: Link, where: str, digest: str) -> FileStat:
     """What became of a write whose channel broke: done when the file holds these very bytes, else not known."""
     payload = encode.stat([wire_path(where)], StatFlag.DIGEST)
-    [(_, entry)] = await link.ask(Request.STAT, payload, lambda: StatItems(1), patience=600.0)
-    if isinstance(entry, Record) and entry.sha256 == digest:
-        return file_stat(where, entry)
+    [entry] = await link.ask(Request.STAT, payload, lambda: StatItems([where]), patience=600.0)
+    if isinstance(entry, FileStat) and entry.sha256 == digest:
+        return entry
     raise unknown_outcome(where)
 
 

@@ -128,7 +128,12 @@ async def test_an_error_is_its_own_requests_only(opened: Open) -> None:
 OVERRUNS: dict[str, tuple[Request, object, bytes, bytes]] = {
     "data beyond the credit": (Request.READ, FileBytes(3), items((b"f", record(9))), b"four"),
     "data before its record": (Request.READ, FileBytes(3), b"", b"x"),
-    "more items than paths": (Request.STAT, StatItems(1), items((b"a", record(0)), (b"b", record(0))), b""),
+    "more items than paths": (
+        Request.STAT,
+        StatItems(["/workspace/a"]),
+        items((b"a", record(0)), (b"b", record(0))),
+        b"",
+    ),
     "more entries than asked for": (Request.LIST, ListItems(1), items((b"a", record(0)), (b"b", record(0))), b""),
     "an entry above the directory": (Request.LIST, ListItems(9), items((b"../x", record(0))), b""),
     "an absolute entry": (Request.LIST, ListItems(9), items((b"/etc", record(0))), b""),
@@ -154,7 +159,7 @@ async def test_more_than_was_asked_for_ends_the_channel(opened: Open, name: str)
 
 async def test_a_cancelled_caller_tells_the_supervisor_and_disturbs_nobody(opened: Open) -> None:
     channel, peer = await opened(echo)
-    call = channel.call(Request.STAT, encode.stat([b"a"]), StatItems(1), patience=20)
+    call = channel.call(Request.STAT, encode.stat([b"a"]), StatItems(["/workspace/a"]), patience=20)
     call.abandon()
     assert await ping(channel, b"x") == b"x"
     [cancel] = peer.of(Request.CANCEL)

@@ -165,7 +165,7 @@ def stream_answer() -> StreamAnswer:
 ANSWERS: dict[str, Callable[[], Answer[Any]]] = {
     "exec": exec_answer,
     "stream": stream_answer,
-    "stat": lambda: StatItems(3),
+    "stat": lambda: StatItems(["a", "b", "c"]),
     "list": lambda: ListItems(3),
     "read": lambda: FileBytes(50),
     "write": lambda: Written(50, digest=True),

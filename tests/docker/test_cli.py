@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
+
+from kinfold.testing.messages_api import MessagesApi
 
 KINFOLD = str(Path(sys.executable).with_name("kinfold"))
 
@@ -198,6 +201,21 @@ def test_an_operators_mistake_is_one_error_with_a_hint(
     hints = [line for line in lines if line.startswith("hint: ")]
     assert hints
     assert hint in hints[0]
+    assert containers() == ""
+
+
+@pytest.mark.anyio
+async def test_a_wrong_key_is_one_error_whose_hint_names_the_ways_out() -> None:
+    async with MessagesApi([]) as api:
+        env = {**os.environ, "ANTHROPIC_API_KEY": "sk-wrong", "ANTHROPIC_BASE_URL": api.base_url}
+        ended = await anyio.run_process([KINFOLD, "run", "p", "--model", "claude-x"], env=env, check=False)
+    errors = ended.stderr.decode()
+    assert ended.returncode == 4, errors
+    (hint,) = [line for line in errors.splitlines() if line.startswith("hint: ")]
+    assert "ANTHROPIC_API_KEY" in hint
+    assert "--model scripted:" in hint
+    assert "sk-wrong" not in errors + ended.stdout.decode()
+    assert "Traceback" not in errors
     assert containers() == ""
 
 

@@ -105,7 +105,11 @@ static bool pump(struct request *r, int which)
         kf_put_u8(&w, (uint8_t)(which + 1));
         kf_put_u64(&w, at);
         size_t n = ring_read(ring, at, payload + 9, most);
-        channel_unreserve(r->channel, 9 + most, 9 + n);
+        if (n > 0) {
+            channel_unreserve(r->channel, 9 + most, 9 + n);
+        } else {
+            r->channel->out_to -= KF_HEADER + 9 + most; /* a frame without a byte is none */
+        }
         r->sent[which] = at + (n > 0 ? n : most);
         budget -= n < budget ? n : budget;
     }

@@ -157,6 +157,7 @@ class Exec:
             Request.EXEC, self._payload, self.answer, patience=START_TIMEOUT, call_id=self.number, follow=follow
         )
         call.paused_with_execs = True
+        call.patience = FOREVER  # the deadline that is set stands: frames that say nothing do not put it off
         self._call = call
 
     def attach(self, channel: Channel) -> None:

@@ -15,6 +15,10 @@ from kinfold.sandbox.stdin import StdinFeed
 STREAM_WINDOW = 1_048_576
 """Bytes of each stream that may be on their way to a reader that has not taken them."""
 _NAMES = ("stdout", "stderr")
+_SMALL = 4096
+"""Pieces that follow each other are joined up to this size: the peer cuts them, and a million objects are no megabyte."""
+_MOST_GAPS = 1024
+"""A stream whose kept bytes come in more parts than this was never written by a program."""
 
 
 class HeadAndTail:
@@ -55,14 +59,38 @@ class HeadAndTail:
 
 
 class Pieces:
-    """One stream's output as the supervisor cut it: head and tail come at the end, `keep` bytes in all."""
+    """One stream's output: head and tail come at the end, `keep` bytes in all; what follows each other is one piece."""
 
-    __slots__ = ("keep", "pieces", "received")
+    __slots__ = ("_keep", "_pieces", "next", "received")
 
     def __init__(self, keep: int) -> None:
-        self.keep = keep
+        self._keep = keep
         self.received = 0
-        self.pieces: list[tuple[int, bytes]] = []
+        self.next = 0
+        """The offset behind the last byte."""
+        self._pieces: list[tuple[int, bytearray]] = []
+
+    def add(self, offset: int, data: memoryview) -> None:
+        """The next bytes. Raises `ProtocolViolation` for what was not asked for."""
+        self.received += len(data)
+        if self.received > self._keep or offset < self.next:
+            raise ProtocolViolation("output that was not asked for")
+        if not self._pieces or offset > self.next:
+            if len(self._pieces) > _MOST_GAPS:
+                raise ProtocolViolation("output in more parts than can have been kept")
+            self._pieces.append((offset, bytearray()))
+        self._pieces[-1][1].extend(data)
+        self.next = offset + len(data)
+
+    @property
+    def pieces(self) -> list[tuple[int, bytes]]:
+        """What came, by offset."""
+        return [(offset, bytes(data)) for offset, data in self._pieces]
+
+    @property
+    def joined(self) -> bytes:
+        """What came, without the gaps."""
+        return bytes(self._pieces[0][1]) if len(self._pieces) == 1 else b"".join(data for _, data in self._pieces)
 
 
 class ExecAnswer:
@@ -93,13 +121,17 @@ class ExecAnswer:
     def accept(self, kind: int, payload: memoryview) -> None:
         """One frame before the terminal one."""
         if kind == Reply.OUTPUT:
-            self._output(replies.output(payload))
+            chunk = replies.output(payload)
+            if not len(chunk.data):
+                raise ProtocolViolation("output without a byte")
+            self._output(chunk)
         elif kind == Reply.STARTED:
             pid = replies.started(payload)
+            first = self.pid is None
             if self.pid not in (None, pid):
                 raise ProtocolViolation("an exec started twice")
             self.pid = pid
-            if self.on_started is not None:
+            if first and self.on_started is not None:
                 self.on_started()
         elif kind == Reply.WINDOW:
             window = replies.window(payload)
@@ -110,27 +142,19 @@ class ExecAnswer:
             raise ProtocolViolation(f"a frame of type {kind:#x} in an exec")
 
     def _output(self, chunk: replies.Chunk) -> None:
-        stream = self._streams[chunk.stream - 1]
-        last, data = stream.pieces[-1] if stream.pieces else (0, b"")
-        stream.received += len(chunk.data)
-        if stream.received > stream.keep or chunk.offset < last + len(data):
-            raise ProtocolViolation("output that was not asked for")
-        stream.pieces.append((chunk.offset, bytes(chunk.data)))
+        self._streams[chunk.stream - 1].add(chunk.offset, chunk.data)
 
     def finish(self, payload: memoryview) -> End:
         """How it ended."""
         end = replies.end(payload)
         for stream, total, head in zip(self._streams, end.totals, end.heads, strict=True):
-            last, data = stream.pieces[-1] if stream.pieces else (0, b"")
-            if last + len(data) > total or head > stream.received:
+            if stream.next > total or head > stream.received:
                 raise ProtocolViolation("more output than there was")
         return end
 
     def kept(self, end: End, stream: int) -> tuple[bytes, int]:
         """The bytes of a stream (0 stdout, 1 stderr) that are kept, and how many of them are head."""
-        pieces = self._streams[stream].pieces
-        data = pieces[0][1] if len(pieces) == 1 else b"".join(piece for _, piece in pieces)
-        return data, end.heads[stream]
+        return self._streams[stream].joined, end.heads[stream]
 
     def replay(self) -> list[Output]:
         """What came, as a reader sees it."""
@@ -185,8 +209,17 @@ class StreamAnswer(ExecAnswer):
         if self._draining:
             self._take(index, stop)
         else:
-            self.queue.append(Output(stream="stdout" if index == 0 else "stderr", offset=chunk.offset, data=data))
+            self._queue(Output(stream="stdout" if index == 0 else "stderr", offset=chunk.offset, data=data))
             self.wake.set()
+
+    def _queue(self, new: Output) -> None:
+        """Behind what waits; small pieces that follow each other become one."""
+        last = self.queue[-1] if self.queue else None
+        joins = last is not None and last.stream == new.stream and last.offset + len(last.data) == new.offset
+        if last is not None and joins and len(last.data) + len(new.data) <= _SMALL:
+            self.queue[-1] = Output(stream=new.stream, offset=last.offset, data=last.data + new.data)
+        else:
+            self.queue.append(new)
 
     def is_behind(self) -> bool:
         """Whether it is the reader that holds the end up: pieces wait, or all that was granted has come."""

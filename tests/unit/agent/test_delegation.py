@@ -15,7 +15,7 @@ from kinfold.agent.instructions import MAIN_INSTRUCTIONS, TASK_INSTRUCTIONS
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
-from kinfold.definitions import SubagentDefinition
+from kinfold.definitions import SubagentDefinition, text_matches
 from kinfold.errors import SandboxLost, ToolError
 from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolStarted, Waiting
 from kinfold.messages import Message, TaskOutput, TextBlock
@@ -423,6 +423,34 @@ async def test_a_heartbeat_never_rearms_the_subagents_own_clock() -> None:
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_subagent_runs_under_the_limits_of_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kinfold.agent.step.cost_usd", lambda model, usage: 0.6)
+    own: dict[str, dict[str, Any]] = {
+        "timeout": {"timeout": 0.1},
+        "stop_condition": {"stop_conditions": (text_matches("^enough"),)},
+        "step_limit": {"max_steps": 1},
+        "budget": {"budget": 0.5},
+        "text": {"effort": "high"},
+    }
+
+    def subagent(request: ModelRequest) -> ScriptedReply | str:
+        if request.tool_choice is not None:
+            return complete()
+        if request.subagent_type == "timeout":
+            return ScriptedReply(text="late", delay=30)
+        text = "enough" if request.subagent_type == "stop_condition" else "so far"
+        return text if request.step == 2 else calls(("todo_write", {"todos": []}), text=text)
+
+    definitions = tuple(GENERAL.model_copy(update={"type": type_, **limits}) for type_, limits in own.items())
+    house = House([calls(*(work(type_, type_) for type_ in own)), complete()], subagent, definitions=definitions)
+    await house.run()
+    ended = {record.definition.type: record.ended_by for record in house.context.subagent_records}
+    assert ended == {type_: type_ for type_ in own}
+    (late,) = [record for record in house.context.subagent_records if record.ended_by == "timeout"]
+    assert late.completed_at > late.started_at
+    assert [house.first_of(type_).effort for type_ in ("text", "budget")] == ["high", None]
 
 
 async def test_definitions_choose_their_model_and_inherit_means_the_main_agents() -> None:

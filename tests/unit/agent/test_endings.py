@@ -87,7 +87,7 @@ async def test_at_the_step_limit_one_more_step_may_only_complete() -> None:
 
 async def test_a_run_is_reminded_once_when_few_steps_are_left() -> None:
     stage = Stage()
-    await stage.run(*[WRITE_A] * 4, complete("done"), max_steps=6)
+    await stage.run(*[WRITE_A] * 5, complete("done"), max_steps=6)
     reminded = [request.step for request in stage.requests if "Reminder" in request.messages[-1].text]
     assert reminded == [5]
     last = stage.requests[4].messages[-1]
@@ -130,6 +130,16 @@ async def test_a_tool_that_never_answers_is_no_progress() -> None:
     replies, tools = (calls(("hang", {})), complete("it hung")), (tool("hang", hang),)
     result = await Stage().run(*replies, tools=tools, chunk_timeout=0.1, tool_patience=0.15)
     assert (result.ended_by, result.summary) == ("no_progress", "it hung")
+
+
+async def test_a_silent_tool_has_more_time_than_a_silent_model() -> None:
+    async def silent(context: ToolContext, arguments: Any) -> ToolOutcome:
+        await anyio.sleep(0.3)
+        return ToolOutcome.of("here I am")
+
+    replies, tools = (calls(("silent", {})), complete()), (tool("silent", silent),)
+    result = await Stage().run(*replies, tools=tools, chunk_timeout=0.1, tool_patience=30)
+    assert result.ended_by == "complete"
 
 
 async def test_a_finalisation_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,57 @@ bool scan_processes(struct scan *scan, uint64_t budget_us)
     return complete;
 }
 
+/* Append the processes that one thread of `parent` has as its children. False: this kernel does not tell. */
+static bool add_children(struct scan *scan, pid_t parent, const char *thread)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)parent, thread);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return errno != ENOENT || access("/proc/thread-self/children", F_OK) == 0; /* it may have ended */
+    }
+    setvbuf(file, text, _IOFBF, sizeof text);
+    int pid;
+    bool room = true;
+    while (room && fscanf(file, "%d", &pid) == 1) {
+        struct process p;
+        if (read_process(pid, &p)) {
+            p.ours = true;
+            room = remember(scan, &p);
+        }
+    }
+    fclose(file);
+    return true;
+}
+
+/* The same for each thread of `parent`. */
+static bool add_children_of_all(struct scan *scan, pid_t parent)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    DIR *tasks = opendir(path);
+    bool told = true;
+    struct dirent *entry;
+    while (tasks != NULL && told && (entry = readdir(tasks)) != NULL) {
+        told = entry->d_name[0] == '.' || add_children(scan, parent, entry->d_name);
+    }
+    if (tasks != NULL) {
+        closedir(tasks);
+    }
+    return told;
+}
+
+bool scan_descendants(struct scan *scan, uint64_t budget_us)
+{
+    uint64_t until = shim_now_us() + budget_us;
+    scan->count = 0;
+    bool told = add_children_of_all(scan, getpid());
+    for (size_t i = 0; told && i < scan->count && shim_now_us() < until; i++) {
+        told = add_children_of_all(scan, scan->all[i].pid);
+    }
+    return told;
+}
+
 pid_t scan_biggest(struct scan *scan, pid_t parent, uint32_t *count)
 {
     struct process *biggest = NULL;

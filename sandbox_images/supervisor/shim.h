@@ -37,6 +37,9 @@ struct scan { struct process *all; size_t count, room; };
 
 /* Read every process of this pid namespace and mark the caller's descendants; false: `budget_us` ran out first. */
 bool scan_processes(struct scan *scan, uint64_t budget_us);
+/* Only the caller's descendants, from parents to children: as long as they are few it costs little beside thousands of
+ * others, but it may miss who moves meanwhile. False: this kernel does not tell children (use scan_processes). */
+bool scan_descendants(struct scan *scan, uint64_t budget_us);
 /* The child of `parent` with the most processes beneath and including itself; 0 where it has none. */
 pid_t scan_biggest(struct scan *scan, pid_t parent, uint32_t *count);
 /* Send a signal to exactly this process, by pidfd and only if it is still the one scanned; false: it was not sent.

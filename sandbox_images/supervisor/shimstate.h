@@ -36,7 +36,7 @@ void tell(struct shim_message m);
 bool reap(void);                       /* true: ECHILD, nobody is left */
 void reap_and_tell(void);
 bool is_dead(const struct process *p);
-uint32_t signal_all(int signal, uint64_t budget_us);
+uint32_t signal_all(int signal, uint64_t budget_us); /* looks at every process there is */
 bool kill_rounds(void);                /* true: ECHILD */
 void on_kill(uint64_t grace_ms, bool crowded);
 void frozen_round(void);

@@ -16,7 +16,7 @@ STREAM_WINDOW = 1_048_576
 """Bytes of each stream that may be on their way to a reader that has not taken them."""
 _NAMES = ("stdout", "stderr")
 _SMALL = 4096
-"""Pieces that follow each other are joined up to this size: the peer cuts them, and a million objects are no megabyte."""
+"""Pieces that follow each other are joined up to this size: the peer cuts them, and a million objects are no MiB."""
 _MOST_GAPS = 1024
 """A stream whose kept bytes come in more parts than this was never written by a program."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 def main() -> None:
     """The `kinfold` command; Ctrl-C ends it with 130 from its first import on."""
@@ -11,3 +13,5 @@ def main() -> None:
         run_app()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is decided: let the interpreter leave in peace

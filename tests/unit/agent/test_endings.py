@@ -345,6 +345,32 @@ async def test_what_a_run_left_running_is_ended_and_named() -> None:
     assert [event.code for event in stage.of(Warned)] == ["background_ended", "background_ended", "survivors"]
 
 
+async def test_what_is_salvaged_is_looked_at_when_nothing_runs_any_more() -> None:
+    class LastWords(MemorySandbox):
+        async def end(self, owner: str, *, grace: float = 2.0) -> list[OwnerEnd]:
+            await self.write("log.txt", b"last words")
+            return await super().end(owner, grace=grace)
+
+    result = await Stage(sandbox=LastWords()).run("done")
+    assert result.salvage is not None
+    (touched,) = result.salvage.files_touched
+    assert (touched.path, touched.sha256) == (f"{ROOT}/log.txt", sha256(b"last words"))
+
+
+async def test_a_sandbox_that_never_answers_while_a_run_closes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mute(MemorySandbox):
+        async def end(self, owner: str, *, grace: float = 2.0) -> list[OwnerEnd]:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    monkeypatch.setattr(finish, "CLOSING", 0.05)
+    stage = Stage(sandbox=Mute())
+    with anyio.fail_after(10):
+        result = await stage.run(complete("done"))
+    assert (result.ended_by, result.summary) == ("complete", "done")
+    assert any("did not close this run" in warning for warning in stage.only_ending().warnings)
+
+
 async def test_the_last_tool_error_is_salvaged() -> None:
     async def fail(context: ToolContext, arguments: Any) -> ToolOutcome:
         raise ToolError("the disk is made of cheese")

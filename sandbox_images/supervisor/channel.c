@@ -11,6 +11,7 @@
 
 #define IN_SIZE (KF_HEADER + KF_MAX_PAYLOAD)
 #define SMALL 65536u
+#define SEND_BUFFER 1048576 /* what the kernel may hold of ours: at its default, host and supervisor take turns */
 
 static void on_ready(struct watch *w, uint32_t events);
 
@@ -24,6 +25,8 @@ struct channel *channel_new(int fd, struct dial *dial)
         close(fd);
         return NULL;
     }
+    int size = SEND_BUFFER;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size); /* as far as the host's wmem_max goes */
     c->in = in;
     c->dial = dial;
     c->watch = (struct watch){.fd = fd, .ready = on_ready};

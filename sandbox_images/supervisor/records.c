@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BATCH 65536u                                           /* emitted when it holds this much */
+#define BATCH 16384u                                           /* emitted when it holds this much */
 #define BATCH_ROOM (BATCH + KF_MAX_PATH + PATH_MAX + 128u)     /* and one item more always fits */
 
 uint8_t kf_type_of(mode_t mode)

@@ -7,6 +7,7 @@ stamps it. Every run ends in exactly one `run_ended`, every task in exactly one 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -192,6 +193,12 @@ Event = Annotated[
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 """Reads a stored or streamed event back; unknown fields are ignored, so old tasks always open."""
+
+
+def timestamp() -> str:
+    """Now, as events and records write it: RFC 3339, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
 
 Emit = Callable[[EventBase], Awaitable[None]]
 """How anything below the task layer makes an event: sideways, never upward."""

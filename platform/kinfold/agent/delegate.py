@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any
 
 import anyio
@@ -14,9 +12,10 @@ from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
+from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import SandboxLost, ToolError
-from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting
+from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, timestamp
 from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, SubagentRecord, TaskOutput, Usage
 from kinfold.models.base import Model
 from kinfold.tools.base import SpawnRequest, Tool
@@ -54,7 +53,7 @@ class _Child:
     model: Model
     purse: Purse
     context: RuntimeContext = field(init=False)
-    started_at: str = field(default_factory=lambda: _now())
+    started_at: str = field(default_factory=timestamp)
 
 
 class Delegation:
@@ -108,10 +107,9 @@ class Delegation:
     def _definition(self, wanted: str) -> SubagentDefinition:
         if (definition := self._definitions.get(wanted)) is not None:
             return definition
-        near = get_close_matches(wanted, self._definitions, n=1)
+        near = did_you_mean(wanted, self._definitions)
         allowed = "allowed types: " + ", ".join(sorted(self._definitions))
-        hint = f"did you mean {near[0]!r}? {allowed}" if near else allowed
-        raise ToolError(f"unknown subagent type {wanted!r}; {allowed}", hint=hint)
+        raise ToolError(f"unknown subagent type {wanted!r}{near}", hint=allowed)
 
     def _make(self, request: SpawnRequest, definition: SubagentDefinition) -> _Child:
         child = _Child(
@@ -191,7 +189,7 @@ class Delegation:
             parent_run_id=self._parent.run_id,
             tool_call_id=request.tool_call_id,
         )
-        child.started_at = _now()  # its clock starts when it starts, not when it was asked for
+        child.started_at = timestamp()  # its clock starts when it starts, not when it was asked for
         async with anyio.create_task_group() as group:
             group.start_soon(self._beat, child)
             result = await run_agent_loop(child.context, config, asked)
@@ -226,7 +224,7 @@ def _record(child: _Child, ended: RunEnded) -> SubagentRecord:
         usage=ended.usage,
         status=ended.status,
         started_at=child.started_at,
-        completed_at=_now(),
+        completed_at=timestamp(),
         ended_by=ended.ended_by,
         cost_usd=child.purse.cost,
     )
@@ -246,7 +244,3 @@ def _output(result: RunResult) -> TaskOutput:
         run_id=result.run_id,
         warnings=result.warnings,
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -11,13 +11,12 @@ import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from kinfold.events import EVENT, Event, EventBase, TaskEnded
+from kinfold.events import EVENT, Event, EventBase, TaskEnded, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class EventLog:
 
     async def append(self, event: EventBase) -> Event:
         """Number, stamp and keep an event; the numbered one is returned. After `task_ended` nothing is kept."""
-        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        numbered = self._redacted(event.model_copy(update={"seq": len(self._events) + 1, "at": stamp}))
+        numbered = self._redacted(event.model_copy(update={"seq": len(self._events) + 1, "at": timestamp()}))
         if self._sealed:
             log.warning("event after the end of task %s: %s", event.task_id, type(event).__name__)
             return numbered

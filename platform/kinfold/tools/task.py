@@ -96,8 +96,8 @@ def render_output(output: TaskOutput) -> str:
     """What the parent's model reads: kinfold's own facts first; all after `summary:` is the subagent's word."""
     lines = _facts(output)
     if output.error is not None:
-        lines.append(f"error: {output.error.code}: {output.error.message}")
-        lines += [f"hint: {output.error.hint}"] if output.error.hint else []
+        lines.append(f"error: {output.error.code}: {_one_line(output.error.message)}")
+        lines += [f"hint: {_one_line(output.error.hint)}"] if output.error.hint else []
     lines += _touched(output)
     if output.warnings:
         lines += ["warnings:", *(f"- {_one_line(warning)}" for warning in output.warnings)]

@@ -161,7 +161,7 @@ def test_a_failed_run_names_its_error_and_the_files_that_it_touched() -> None:
     output = OUTPUT.model_copy(
         update={
             "status": "aborted", "ended_by": "step_limit", "summary": "", "artifacts": (), "skipped": None, "steps": 1,
-            "error": ErrorInfo(code="limit", message="30 of 30 steps", hint="raise max_steps"),
+            "error": ErrorInfo(code="limit", message="30 of\n30 steps", hint="raise max_steps"),
             "salvage": Salvage(
                 last_text="secret transcript",
                 files_touched=tuple(FileTouched(path=f"/workspace/{n}", change="created") for n in range(25)),

@@ -476,4 +476,5 @@ async def test_definitions_choose_their_model_and_inherit_means_the_main_agents(
             SpawnRequest(subagent_type=type_, description=type_, prompt="x", tool_call_id="t")
         )
         assert isinstance(output, TaskOutput)
+        assert "skipped" not in output.dump(), "absent when empty"
     assert asked == ["general: main", "deep: claude-deep"]

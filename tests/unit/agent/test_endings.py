@@ -185,6 +185,7 @@ async def test_a_stopped_run_is_cancelled_with_all_calls_answered() -> None:
 
     async def stop(context_: ToolContext, arguments: Any) -> ToolOutcome:
         context.lifeline.stop("cancelled")
+        context.lifeline.stop("interrupted")  # too late: the first reason stands
         await anyio.sleep_forever()
         raise AssertionError
 

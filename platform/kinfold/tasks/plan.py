@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,8 @@ def make_plan(
     keys = (*registry.SHIPPED, task_tool.KEY, *(tool.key for tool in tools))
     registry.select(keys, definitions=definitions, extra=tools)
     for definition in definitions:
-        try:
+        with _in(definition):
             registry.select(definition.tool_keys, extra=tools)
-        except ConfigError as error:
-            where = definition.source or f"definition {definition.type!r}"
-            raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
     return Plan(
         prompt=prompt,
         model=main,
@@ -89,8 +87,23 @@ def _known_timezone(name: str) -> str:
 def _named_models(main: Model, definitions: Sequence[SubagentDefinition]) -> dict[str, Model]:
     if getattr(main, "overrides_definitions", False):
         return {}
-    names = dict.fromkeys(name for d in definitions for name in (d.model, d.compaction_model))
-    return {name: models.resolve(name) for name in names if name is not None and name != "inherit"}
+    named: dict[str, Model] = {}
+    for definition in definitions:
+        for name in (definition.model, definition.compaction_model):
+            if name is not None and name != "inherit" and name not in named:
+                with _in(definition):
+                    named[name] = models.resolve(name)
+    return named
+
+
+@contextmanager
+def _in(definition: SubagentDefinition) -> Iterator[None]:
+    """Lets a `ConfigError` name the definition that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        where = definition.source or f"definition {definition.type!r}"
+        raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def _spec(spec: SandboxSpec | None, workspace: StrPath | None) -> SandboxSpec:

@@ -111,7 +111,7 @@ async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:
     assert {"bash", "edit_file", "complete"} <= seen[0]
 
 
-NO_SUMMARISER = GENERAL.model_copy(update={"compaction_model": "gpt-nine"})
+NO_SUMMARISER = GENERAL.model_copy(update={"compaction_model": "gpt-nine", "source": "agents.toml:7"})
 NAMED = AnthropicModel("claude-x", api_key="k")
 UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "agents.toml:3"})
 
@@ -124,7 +124,7 @@ UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "age
         ({"user_id": ""}, "user id is empty"),
         ({"model": "gpt-nine"}, "unknown model"),
         ({"definitions": (UNKNOWN,)}, "agents.toml:3"),
-        ({"definitions": (NO_SUMMARISER,), "model": NAMED}, "unknown model 'gpt-nine'"),
+        ({"definitions": (NO_SUMMARISER,), "model": NAMED}, "agents.toml:7: unknown model 'gpt-nine'"),
         ({"definitions": (GENERAL, GENERAL)}, "two subagent definitions"),
         ({"tools": (tool("bash", hang),)}, "'bash' is taken"),
         ({"workspace": "here", "spec": SandboxSpec(workspace="there")}, "two workspaces"),

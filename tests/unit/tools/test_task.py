@@ -10,7 +10,7 @@ from tests.unit.tools.bench import Bench, dispatched, text_of
 
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import ConfigError, ToolError
-from kinfold.messages import Artifact, ErrorInfo, FileTouched, Salvage, SkippedPath, TaskOutput, ToolCall
+from kinfold.messages import Artifact, ErrorInfo, FileTouched, Salvage, SkippedPath, Status, TaskOutput, ToolCall
 from kinfold.tools import registry, task
 from kinfold.tools.base import SpawnRequest, ToolOutcome
 
@@ -121,6 +121,18 @@ async def test_a_delegation_reaches_spawn_whole_and_comes_back_as_data(bench: Be
     ]
     assert result.data is OUTPUT
     assert not result.is_error
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "failed"), [("completed", False), ("aborted", False), ("error", True)])
+async def test_only_a_subagent_that_ended_in_an_error_is_a_failed_result(
+    bench: Bench, status: Status, failed: bool
+) -> None:
+    async def spawn(request: SpawnRequest) -> TaskOutput:
+        return OUTPUT.model_copy(update={"status": status})
+
+    result = await dispatched(registry.select(["task"], definitions=DEFAULT), a_call(), bench.make(spawn=spawn))
+    assert result.is_error == failed
 
 
 @pytest.mark.anyio

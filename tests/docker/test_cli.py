@@ -79,6 +79,21 @@ main:
     assert b"/workspace/a.txt" in ended.stdout
 
 
+def test_a_completed_run_of_which_not_all_was_copied_out_does_not_exit_by_0(tmp_path: Path) -> None:
+    model = script(
+        tmp_path / "s.yaml",
+        """
+main:
+  - calls: [{tool: bash, input: {command: "mkdir d; echo hi > d/a; ln -s a d/link"}}]
+  - calls: [{tool: complete, input: {summary: made it, paths: [d]}}]
+""",
+    )
+    ended = kinfold("run", "make d", "--model", model, "--out", str(tmp_path / "out"))
+    assert ended.returncode == 1
+    assert b"error: not everything was copied out: /workspace/d/link" in ended.stderr
+    assert (tmp_path / "out/d/a").read_text() == "hi\n"
+
+
 def test_a_detached_sandbox_outlives_its_maker_until_it_is_destroyed() -> None:
     created = kinfold("sandbox", "create", "--name", "by-hand")
     assert created.returncode == 0, created.stderr.decode()

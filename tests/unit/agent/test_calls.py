@@ -80,6 +80,15 @@ async def test_of_two_completions_the_last_counts() -> None:
     step = calls(("complete", {"summary": "first"}), ("complete", {"summary": "second"}))
     result = await Stage().run(step)
     assert (result.summary, result.steps) == ("second", 1)
+    stage = Stage()
+    step = calls(("complete", {"summary": "first"}), ("complete", {"summary": "second", "paths": ["nowhere"]}))
+    await stage.run(step, complete())
+    first, second = stage.requests[1].messages[-1].content
+    assert isinstance(first, ToolResult)
+    assert isinstance(second, ToolResult)
+    assert (first.is_error, second.is_error) == (True, True)
+    assert "only the last one counts" in first.text
+    assert "Not completed yet" in second.text
 
 
 async def test_every_call_is_announced_once_and_ended_once() -> None:

@@ -17,7 +17,7 @@ from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
 from kinfold.definitions import SubagentDefinition, text_matches
 from kinfold.errors import SandboxLost, ToolError
-from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolStarted, Waiting
+from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolStarted, Waiting, timestamp
 from kinfold.messages import Message, TaskOutput, TextBlock
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
@@ -261,24 +261,28 @@ async def test_the_seventh_subagent_waits_for_a_slot_and_its_clock_starts_when_i
         await release.wait()
         return ToolOutcome.of("through")
 
-    definition = GENERAL.model_copy(update={"tool_keys": ("gate",), "timeout": 0.3})
-    names = [f"job {number}" for number in range(7)]
+    patient = GENERAL.model_copy(update={"tool_keys": ("gate",)})
+    hasty = GENERAL.model_copy(update={"type": "hasty", "timeout": 0.5})
+    names = [f"piece {number}" for number in range(7)]
     house = House(
-        [calls(*(work(name) for name in names)), complete()],
-        lambda request: calls(("gate", {})) if request.step == 1 and request.label != "job 6" else complete("ok"),
+        [calls(*(work(name) for name in names[:6]), work(names[6], "hasty")), complete()],
+        lambda request: calls(("gate", {})) if request.step == 1 and request.label != "piece 6" else complete("ok"),
         tools=(tool("gate", gate),),
-        definitions=(definition,),
+        definitions=(patient, hasty),
     )
     async with anyio.create_task_group() as group:
         group.start_soon(house.run)
         await until(lambda: house.stage.of(Waiting))
         (waiting,) = house.stage.of(Waiting)
-        assert (waiting.label, waiting.running, waiting.limit) == ("job 6", 6, 6)
+        assert (waiting.label, waiting.running, waiting.limit) == ("piece 6", 6, 6)
         started = [event.label for event in house.stage.of(RunStarted) if event.kind == "subagent"]
         assert started == names[:6]
-        await anyio.sleep(0.1)
+        await anyio.sleep(0.6)  # longer than the seventh may take
+        released = timestamp()
         release.set()
     assert all("ended by complete" in text for text in house.read_by_parent())
+    (seventh,) = [record for record in house.context.subagent_records if record.description == "piece 6"]
+    assert seventh.started_at >= released
 
 
 async def test_the_total_refuses_with_the_numbers() -> None:

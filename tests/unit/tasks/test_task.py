@@ -22,7 +22,7 @@ from kinfold.messages import Usage
 from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
-from kinfold.tools.base import Tool
+from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 
 pytestmark = pytest.mark.anyio
 GENERAL = SubagentDefinition(type="general", description="anything", tool_keys=("write_file",))
@@ -109,6 +109,22 @@ async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:
     await run("x", model=ScriptedModel(look), provider=MemoryProvider(), definitions=(GENERAL,))
     assert ["task" in names for names in seen] == [False, True]
     assert {"bash", "edit_file", "complete"} <= seen[0]
+
+
+async def test_a_subagent_may_use_the_callers_own_tools() -> None:
+    def answer(request: ModelRequest) -> ScriptedReply:
+        if request.run_kind == "subagent":
+            return calls(("ping", {})) if request.step == 1 else complete(request.messages[-1].content[0].text)  # type: ignore[union-attr]
+        delegated = ("task", {"subagent_type": "general", "description": "ping", "prompt": "ping"})
+        return calls(delegated) if request.step == 1 else complete(request.messages[-1].content[0].text)  # type: ignore[union-attr]
+
+    async def ping(context: ToolContext, arguments: Any) -> ToolOutcome:
+        return ToolOutcome.of("pong")
+
+    own = GENERAL.model_copy(update={"tool_keys": ("ping",)})
+    given = {"definitions": (own,), "tools": (tool("ping", ping),)}
+    result = await run("x", model=ScriptedModel(answer), provider=MemoryProvider(), **given)  # type: ignore[arg-type]
+    assert result.summary.endswith("summary:\npong")
 
 
 NO_SUMMARISER = GENERAL.model_copy(update={"compaction_model": "gpt-nine", "source": "agents.toml:7"})

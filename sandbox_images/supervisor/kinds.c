@@ -20,14 +20,16 @@ uint8_t kf_kind_of(int error)
     case EROFS: return KF_PERMISSION_DENIED;
     case EFBIG: return KF_TOO_LARGE;
     case EEXIST:
-    case ENOTEMPTY: return KF_CONFLICT;
+    case ENOTEMPTY:
+    /* Programs bring these about at will, by a lease or by renaming without end: an answer about the path, not about us. */
+    case EBUSY:
+    case EAGAIN:
+    case ETXTBSY: return KF_CONFLICT;
     case ENAMETOOLONG:
     case EINVAL: return KF_INVALID;
     case ENOSPC:
+    case EMLINK:
     case EDQUOT: return KF_NO_SPACE;
-    case EBUSY:
-    case EAGAIN:
-    case ETXTBSY:
     case EMFILE:
     case ENFILE: return KF_BUSY;
     case ENOSYS:

@@ -17,7 +17,7 @@ from kinfold.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
-SECONDS = 5.0
+SECONDS = 4.0
 SECRET = hashlib.sha256(b"SECRET\n").hexdigest()
 OUTSIDE = "find /home/agent/out | sort; find /home/agent/out -type f | sort | xargs cat"
 STAGE = """
@@ -154,3 +154,29 @@ async def test_a_write_breaks_a_hard_link_and_leaves_the_other_name_alone(own_st
         await box.write("a", b"new\n")
         assert await box.read("b") == b"old\n"
         assert (await box.exec("ln /etc/passwd x || ln /home/agent/.profile x")).exit_code != 0
+
+
+LEASE = """
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = open("leased", "w+")
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+async def test_a_file_that_a_program_has_leased_is_a_conflict_and_no_failure_of_the_sandbox(own_state: Path) -> None:
+    async with sandbox_with(own_state) as box:
+        holder = await box.start(ExecRequest(command=["python3", "-c", LEASE], stream=True, owner="holder"))
+        async for _ in holder.output():
+            break
+        async with asyncio.timeout(5):
+            with pytest.raises(PathError) as refusal:
+                await box.read("leased")
+            assert refusal.value.reason == "conflict"
+            [claimed] = await box.stat(["leased"], claim=True)
+            assert isinstance(claimed, PathError) and claimed.reason == "conflict"
+            await box.write("leased", b"new")
+            assert await box.read("leased") == b"new"
+        await box.end("holder", grace=0)

@@ -174,7 +174,7 @@ static enum kf_step put_in_place(struct write_op *op, struct kf_run *run, mode_t
         return KF_AGAIN;
     }
     int done = must_be_new(op) ? kf_rename_new(dir, op->temporary_name, dir, op->find.name)
-                               : renameat(dir, op->temporary_name, dir, op->find.name);
+                               : kf_rename_over(dir, op->temporary_name, op->find.name);
     if (done != 0) {
         fail_errno(op, errno);
         return KF_AGAIN;

@@ -104,5 +104,7 @@ int kf_make_temporary(int directory, char name[KF_TEMPORARY_NAME]);
 
 /* Rename to a name that must not exist: EEXIST where it does. Atomic where the file system can. */
 int kf_rename_new(int from_dir, const char *from, int to_dir, const char *to);
+/* Rename over what is there, or to a free name; the old file goes. EISDIR where a directory is there. */
+int kf_rename_over(int dir, const char *from, const char *to);
 
 #endif

@@ -60,7 +60,7 @@ def test_the_default_host_config_is_exactly_this() -> None:
         "PidsLimit": 512,
         "ShmSize": 64 * MIB,
         "Ulimits": [
-            {"Name": "nofile", "Soft": 1024, "Hard": 4096},
+            {"Name": "nofile", "Soft": 4096, "Hard": 4096},
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "fsize", "Soft": 2 << 30, "Hard": 2 << 30},
         ],
@@ -112,6 +112,11 @@ def test_the_specs_words_become_the_supervisors_arguments() -> None:
         *["init", "--root", "/workspace", "--home", "/home/agent", "--socket", "/run/kf/s", "--dial", "/run/kf/host"],
         *["--user", "1001:1002", "--orphan-grace", "2", "--nofile", "100", "--fsize", str(MIB)],
     ]
+
+
+def test_few_open_files_for_a_program_leave_the_supervisor_its_own() -> None:
+    nofile = config(limits=Limits(open_files=64))["HostConfig"]["Ulimits"][0]
+    assert nofile == {"Name": "nofile", "Soft": 4096, "Hard": 4096}
 
 
 def test_opting_out_changes_only_what_was_opted_out_of() -> None:

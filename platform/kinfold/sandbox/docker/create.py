@@ -112,9 +112,14 @@ def _shared_memory(size: int) -> dict[str, str]:
     return {"kernel.shmall": str(max(1, size // page)), "kernel.shmmax": str(size)}
 
 
+_SUPERVISOR_FILES = 4096
+
+
 def _ulimits(limits: Limits) -> list[dict[str, Any]]:
+    # The supervisor's own: it holds some descriptors for every exec. Each leader gets `open_files` (`--nofile`).
+    files = max(_SUPERVISOR_FILES, limits.open_files)
     return [
-        {"Name": "nofile", "Soft": min(1024, limits.open_files), "Hard": limits.open_files},
+        {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "core", "Soft": 0, "Hard": 0},
         {"Name": "fsize", "Soft": limits.file_bytes, "Hard": limits.file_bytes},
     ]

@@ -44,7 +44,7 @@ static bool read_options(int argc, char **argv)
 /* What every leader inherits is set here, once, and not at each start. */
 static void reset_signals(void)
 {
-    /* The raw call: libc's refuses the two signals that it keeps for itself, and an engine may be started with them ignored. */
+    /* The raw call: libc refuses it for two signals of its own, and an engine may be started with them ignored. */
     const unsigned long standard[4] = {0}; /* the kernel's struct: SIG_DFL, no flags, no mask */
     for (int i = 1; i < 65; i++) {
         syscall(SYS_rt_sigaction, i, standard, NULL, sizeof(uint64_t));

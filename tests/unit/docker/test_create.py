@@ -15,7 +15,7 @@ from kinfold.sandbox.docker.workspaces import Layout
 
 LAYOUT = Layout(
     root=Path("/state/sandboxes/sbx_0123456789abcdef"),
-    workspace=Path("/work/ws:with,odd name"),
+    workspace=Path("/srv/ws:with,odd name"),
     home=Path("/state/sandboxes/sbx_0123456789abcdef/home"),
     dial=Path("/state/sandboxes/sbx_0123456789abcdef/dial"),
     made=False,
@@ -70,7 +70,7 @@ def test_the_default_host_config_is_exactly_this() -> None:
             "/run/kf": f"rw,noexec,nosuid,nodev,size={MIB},nr_inodes=500,mode=0700",
         },
         "Mounts": [
-            {**bind, "Source": "/work/ws:with,odd name", "Target": "/workspace", "ReadOnly": False},
+            {**bind, "Source": "/srv/ws:with,odd name", "Target": "/workspace", "ReadOnly": False},
             {**bind, "Source": str(LAYOUT.home), "Target": "/home/agent", "ReadOnly": False},
             {**bind, "Source": str(LAYOUT.dial), "Target": "/run/kf/host", "ReadOnly": True},
             {

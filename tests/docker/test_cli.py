@@ -202,8 +202,7 @@ def test_an_operators_mistake_is_one_error_with_a_hint(
     (tmp_path / "file").write_text("")
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    (tmp_path / "locked").mkdir(mode=0o700)
-    os.chown(tmp_path / "locked", 0, 0)
+    (tmp_path / "locked").mkdir(mode=0o500)
     (tmp_path / "broken.md").write_text("---\nname: x\ntools: [Reed]\n---\nbody\n")
     filled = [argument.format(dir=tmp_path, model=model) for argument in arguments]
     ended = kinfold(*filled, env={"ANTHROPIC_API_KEY": ""})

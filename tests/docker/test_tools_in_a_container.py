@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -61,7 +62,8 @@ async def test_what_the_agents_user_may_not_read_is_refused_and_not_delivered(sa
         ),
     )
     assert await bench.text("read_file", path="absolute") == "     1\tneedle"
-    assert await bench.text("read_file", path="user") == "     1\t1000"
+    assert await bench.text("read_file", path="user") == f"     1\t{sandbox.agent_uid}"
+    assert sandbox.agent_uid == (os.geteuid() or 1000)
     assert "permission denied" in await bench.refusal("read_file", path="no")
     assert "leaves the workspace" in await bench.refusal("read_file", path="out")
     found = await bench.text("grep", pattern="needle")

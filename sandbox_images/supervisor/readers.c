@@ -181,3 +181,51 @@ bool readers_pump(void)
     }
     return more || !list_empty(&kf.dirty);
 }
+
+/* ---- ATTACH and KEPT; false ends the channel */
+
+bool attach_request(struct channel *c, uint64_t id, struct kf_reader *r)
+{
+    uint64_t exec_id = kf_get_u64(r);
+    bool streaming = kf_get_bool(r);
+    uint64_t v[4];
+    for (int i = 0; i < 4; i++) {
+        v[i] = kf_get_u64(r);
+    }
+    if (!kf_reader_done(r)) {
+        return false;
+    }
+    struct exec *e = exec_find(exec_id);
+    if (e == NULL) {
+        channel_error(c, id, KF_UNKNOWN_EXEC, 0, "no such exec");
+        return true;
+    }
+    struct request *q = request_new(c, KF_ATTACH, id, REQUEST_READER);
+    q->streaming = streaming;
+    memcpy(q->sent, v, sizeof q->sent);
+    memcpy(q->limit, v + 2, sizeof q->limit);
+    reader_attach(q, e);
+    return true;
+}
+
+bool kept_request(struct channel *c, uint64_t id, struct kf_reader *r)
+{
+    uint64_t exec_id = kf_get_u64(r);
+    uint8_t which = kf_get_u8(r);
+    uint64_t offset = kf_get_u64(r);
+    uint32_t most = kf_get_u32(r);
+    if (!kf_reader_done(r) || which < 1 || which > 2) {
+        return false;
+    }
+    struct exec *e = exec_find(exec_id);
+    if (e == NULL) {
+        channel_error(c, id, KF_UNKNOWN_EXEC, 0, "no such exec");
+        return true;
+    }
+    struct request *q = request_new(c, KF_KEPT, id, REQUEST_READER);
+    q->only = which;
+    q->sent[which - 1] = offset;
+    q->limit[which - 1] = most;
+    reader_attach(q, e);
+    return true;
+}

@@ -62,65 +62,6 @@ static bool on_ping(struct channel *c, uint64_t id, struct kf_reader *r)
     return true;
 }
 
-static bool on_attach(struct channel *c, uint64_t id, struct kf_reader *r)
-{
-    uint64_t exec_id = kf_get_u64(r);
-    bool streaming = kf_get_bool(r);
-    uint64_t v[4];
-    for (int i = 0; i < 4; i++) {
-        v[i] = kf_get_u64(r);
-    }
-    if (!kf_reader_done(r)) {
-        return false;
-    }
-    struct exec *e = exec_find(exec_id);
-    if (e == NULL) {
-        return refuse(c, id, KF_UNKNOWN_EXEC, "no such exec");
-    }
-    struct request *q = request_new(c, KF_ATTACH, id, REQUEST_READER);
-    q->streaming = streaming;
-    memcpy(q->sent, v, sizeof q->sent);
-    memcpy(q->limit, v + 2, sizeof q->limit);
-    reader_attach(q, e);
-    return true;
-}
-
-static bool on_kept(struct channel *c, uint64_t id, struct kf_reader *r)
-{
-    uint64_t exec_id = kf_get_u64(r);
-    uint8_t which = kf_get_u8(r);
-    uint64_t offset = kf_get_u64(r);
-    uint32_t most = kf_get_u32(r);
-    if (!kf_reader_done(r) || which < 1 || which > 2) {
-        return false;
-    }
-    struct exec *e = exec_find(exec_id);
-    if (e == NULL) {
-        return refuse(c, id, KF_UNKNOWN_EXEC, "no such exec");
-    }
-    struct request *q = request_new(c, KF_KEPT, id, REQUEST_READER);
-    q->only = which;
-    q->sent[which - 1] = offset;
-    q->limit[which - 1] = most;
-    reader_attach(q, e);
-    return true;
-}
-
-static bool on_stdin(uint64_t id, struct kf_reader *r, bool eof)
-{
-    uint64_t offset = kf_get_u64(r);
-    size_t length = 0;
-    const uint8_t *data = eof ? NULL : kf_get_rest(r, &length);
-    if (!kf_reader_done(r)) {
-        return false;
-    }
-    struct exec *e = exec_find(id);
-    if (e == NULL || !e->in.wanted) {
-        return true; /* it crossed the end of the exec */
-    }
-    return eof ? input_eof(e, offset) : input_data(e, offset, data, length);
-}
-
 static bool on_credit(struct channel *c, uint64_t id, struct kf_reader *r)
 {
     uint8_t which = kf_get_u8(r);
@@ -309,8 +250,8 @@ static bool follow_up(struct channel *c, const struct kf_header *h, const uint8_
 {
     struct kf_reader r = kf_reader(payload, h->length);
     switch (h->type) {
-    case KF_STDIN: return on_stdin(h->id, &r, false);
-    case KF_STDIN_EOF: return on_stdin(h->id, &r, true);
+    case KF_STDIN: return stdin_request(h->id, &r, false);
+    case KF_STDIN_EOF: return stdin_request(h->id, &r, true);
     case KF_CREDIT: return on_credit(c, h->id, &r);
     case KF_FORGET: return on_forget(&r);
     case KF_CANCEL: return h->length == 0 && on_cancel(c, h->id);
@@ -347,7 +288,7 @@ bool request_dispatch(struct channel *c, const struct kf_header *h, const uint8_
     switch (h->type) {
     case KF_PING: return on_ping(c, h->id, &r);
     case KF_EXEC: return exec_request(c, h->id, payload, h->length);
-    case KF_ATTACH: return on_attach(c, h->id, &r);
+    case KF_ATTACH: return attach_request(c, h->id, &r);
     case KF_SIGNAL: return on_signal(c, h->id, &r);
     case KF_KILL: return on_kill(c, h->id, &r);
     case KF_RESIZE: return h->length == 12 && refuse(c, h->id, KF_UNSUPPORTED, "terminals are not supported yet");
@@ -356,7 +297,7 @@ bool request_dispatch(struct channel *c, const struct kf_header *h, const uint8_
     case KF_RESUME: return h->length == 0 && pause_or_resume(c, h->id, false);
     case KF_USAGE: return h->length == 0 && on_usage(c, h->id);
     case KF_EXECS: return h->length == 0 && on_execs(c, h->id);
-    case KF_KEPT: return on_kept(c, h->id, &r);
+    case KF_KEPT: return kept_request(c, h->id, &r);
     default: return false;
     }
 }

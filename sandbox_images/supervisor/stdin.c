@@ -163,3 +163,19 @@ bool input_eof(struct exec *e, uint64_t offset)
     }
     return true;
 }
+
+/* STDIN and STDIN_EOF; false ends the channel. */
+bool stdin_request(uint64_t id, struct kf_reader *r, bool eof)
+{
+    uint64_t offset = kf_get_u64(r);
+    size_t length = 0;
+    const uint8_t *data = eof ? NULL : kf_get_rest(r, &length);
+    if (!kf_reader_done(r)) {
+        return false;
+    }
+    struct exec *e = exec_find(id);
+    if (e == NULL || !e->in.wanted) {
+        return true; /* it crossed the end of the exec */
+    }
+    return eof ? input_eof(e, offset) : input_data(e, offset, data, length);
+}

@@ -90,9 +90,11 @@ uint8_t *channel_reserve(struct channel *c, uint8_t type, uint64_t id, size_t le
 void channel_unreserve(struct channel *c, size_t length, size_t used); /* shorten the frame just reserved */
 void channel_emit(void *channel, uint8_t type, uint64_t id, const void *payload, size_t length);
 void channel_flush(struct channel *c);
-bool channels_step(void);                      /* one slice of every file request; true: more to do */
 void channels_flush(void);
 void channels_greet(void);                     /* answer HELLOs that waited for the probe */
+
+/* ---- outstanding.c */
+bool channels_step(void);                      /* one slice for each channel that has file requests; true: more to do */
 struct request *request_new(struct channel *c, uint8_t type, uint64_t id, enum request_kind kind);
 struct request *request_find(struct channel *c, uint64_t id);
 void request_free(struct request *r);
@@ -197,12 +199,15 @@ void readers_close(struct exec *e);            /* let the attached readers end a
 bool exec_paused_by_reader(const struct exec *e);
 void reader_attach(struct request *r, struct exec *e);
 void reader_window(struct request *r);
+bool attach_request(struct channel *c, uint64_t id, struct kf_reader *r);
+bool kept_request(struct channel *c, uint64_t id, struct kf_reader *r);
 
 /* ---- stdin.c */
 bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t length);
 bool input_eof(struct exec *e, uint64_t offset);
 void input_close(struct input *in);
 void input_start(struct exec *e, int fd);
+bool stdin_request(uint64_t id, struct kf_reader *r, bool eof);
 
 /* ---- kills.c: freeze, pause, relief at the pids limit, owners */
 bool signal_everyone(int signal);              /* the only kill(-1): refuses unless we are PID 1 */

@@ -10,13 +10,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.docker.provider_support import docker_provider, engine_api, spec
 
-from kinfold.sandbox.base import MIB, Limits
+from kinfold.sandbox.base import MIB, WORKSPACE, Limits
 from kinfold.sandbox.sandbox import Sandbox
 
 RACERS = Path(__file__).parent / "racers"
 AGENT = 1000
+
+racing = pytest.mark.parametrize(
+    "share", [pytest.param(0.1, id="a tenth"), pytest.param(1.0, id="all", marks=pytest.mark.slow)]
+)
+"""A race is lost by chance: every change runs a tenth of its passes, `make test-slow` all of them."""
 
 
 @functools.cache
@@ -38,6 +44,13 @@ async def sandbox_with(state: Path, *racers: str, **limits: Any) -> AsyncIterato
         for name in racers:
             await sandbox.write(name, racer(name), mode=0o755)
         yield sandbox
+
+
+def workspace_on_the_host(sandbox: Sandbox) -> Path:
+    """Where a made workspace lies: an attack that needs root may lay something in there from outside."""
+    with engine_api() as api:
+        mounts = api.inspect_container(sandbox.ref.handle)["Mounts"]
+    return next(Path(mount["Source"]) for mount in mounts if mount["Destination"] == WORKSPACE)
 
 
 def processes(sandbox: Sandbox, uid: int = AGENT) -> list[str]:

@@ -37,6 +37,7 @@ def test_a_path_inside_is_made_absolute(path: str, expected: str) -> None:
     assert normalize(path) == expected
 
 
+@pytest.mark.threat("P01")
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
@@ -63,6 +64,7 @@ def test_a_path_that_cannot_be_is_refused_with_its_reason(path: str, reason: str
     assert caught.value.reason == reason
 
 
+@pytest.mark.threat("P01")
 @pytest.mark.parametrize(
     ("path", "root", "inside"),
     [
@@ -108,6 +110,7 @@ def test_normalizing_agrees_with_walking_the_components(segments: list[str], abs
         assert is_under_root(path)
 
 
+@pytest.mark.threat("P01")
 @given(st.text(max_size=300))
 def test_any_text_gives_a_path_inside_or_a_path_error(path: str) -> None:
     try:

@@ -10,18 +10,45 @@
 
 /* ---- strings: argv, then the environment: defaults, those of init, the exec's own; a later one wins */
 
-struct env_list { const char **at; uint32_t *length; size_t count; };
+struct env_list {
+    const char **at;
+    uint32_t *length;
+    size_t count;
+    uint32_t *slots; /* by a hash of the name: 1 + its place in the list, 0: free; half of them stay free */
+    size_t mask;
+};
+
+static size_t hash_of(const char *name, size_t length)
+{
+    uint64_t h = kf.generation; /* a seed that no host chooses */
+    for (size_t i = 0; i < length; i++) {
+        h = (h ^ (uint8_t)name[i]) * 1099511628211u;
+    }
+    return (size_t)(h ^ h >> 32);
+}
 
 static void env_set(struct env_list *list, const char *entry, size_t length)
 {
     size_t name = (size_t)((const char *)memchr(entry, '=', length) - entry) + 1;
-    size_t i = 0;
-    while (i < list->count && (list->length[i] < name || memcmp(list->at[i], entry, name) != 0)) {
-        i++;
+    size_t slot = hash_of(entry, name) & list->mask, i = list->count;
+    for (; list->slots[slot] != 0; slot = (slot + 1) & list->mask) {
+        i = list->slots[slot] - 1;
+        if (list->length[i] >= name && memcmp(list->at[i], entry, name) == 0) {
+            break;
+        }
+        i = list->count;
     }
+    list->slots[slot] = (uint32_t)i + 1;
     list->at[i] = entry;
     list->length[i] = (uint32_t)length;
     list->count += i == list->count;
+}
+
+static void env_free(struct env_list *list)
+{
+    free(list->at);
+    free(list->length);
+    free(list->slots);
 }
 
 static bool env_build(struct env_list *list, const struct wanted *w)
@@ -29,11 +56,16 @@ static bool env_build(struct env_list *list, const struct wanted *w)
     static char home[4200];
     static const char *const fixed[] = {"USER=agent", "LOGNAME=agent", "TMPDIR=/tmp", "TZ=UTC",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"};
-    size_t most = w->envc + kf.config.env_count + 8;
+    size_t most = w->envc + kf.config.env_count + 8, slots = 16;
+    while (slots < 2 * most) {
+        slots *= 2;
+    }
     list->at = calloc(most, sizeof *list->at);
     list->length = calloc(most, sizeof *list->length);
+    list->slots = calloc(slots, sizeof *list->slots);
+    list->mask = slots - 1;
     list->count = 0;
-    if (list->at == NULL || list->length == NULL) {
+    if (list->at == NULL || list->length == NULL || list->slots == NULL) {
         return false;
     }
     snprintf(home, sizeof home, "HOME=%s", kf.config.home);
@@ -96,8 +128,7 @@ static struct start *start_new(const struct wanted *w)
     }
     s->argc = (int)w->argc;
     s->envc = (int)env.count;
-    free(env.at);
-    free(env.length);
+    env_free(&env);
     return s;
 }
 

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,25 @@ static void on_connection(struct watch *w, uint32_t events)
     }
 }
 
+/* Where the socket and the dialled ones lie in one directory, it is the engine's tmpfs for them and nobody else's. The
+ * engine makes it 0700; should the image have had its say (an engine copies the mode of what it covers), do it again. */
+static bool close_room(const char *directory)
+{
+    const char *slash = strrchr(directory, '/'), *dials = strrchr(kf.config.dial_dir, '/');
+    size_t length = slash == NULL ? 0 : (size_t)(slash - directory);
+    if (length == 0 || dials == NULL || (size_t)(dials - kf.config.dial_dir) != length ||
+        memcmp(directory, kf.config.dial_dir, length) != 0) {
+        return true;
+    }
+    char room[PATH_MAX];
+    struct stat st;
+    int n = snprintf(room, sizeof room, "%.*s", (int)length, directory);
+    if (n < 0 || (size_t)n >= sizeof room || stat(room, &st) != 0) {
+        return true; /* mkdir of what lies in it says what is wrong */
+    }
+    return (st.st_mode & 077) == 0 || chmod(room, 0700) == 0;
+}
+
 bool links_listen(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -57,6 +77,9 @@ bool links_listen(void)
     int n = snprintf(address.sun_path, sizeof address.sun_path, "%s/sock", directory);
     if (n < 0 || (size_t)n >= sizeof address.sun_path) {
         errno = ENAMETOOLONG;
+        return false;
+    }
+    if (!close_room(directory)) {
         return false;
     }
     if ((mkdir(directory, 0700) != 0 && errno != EEXIST) || chmod(directory, 0700) != 0) {

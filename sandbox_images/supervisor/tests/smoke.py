@@ -109,6 +109,15 @@ def a_program_runs_and_its_output_and_status_come_back(box: Local) -> None:
 
 
 @check
+def of_thousands_of_variables_each_is_set_once_and_the_last_one_wins(box: Local) -> None:
+    """4,000 names, each given three times."""
+    names = [f"{n:x}" for n in range(4000)]
+    given = [f"V{name}={turn}" for turn in "123" for name in names]
+    seen = box.client.run(["env"], env=(*given, "PATH=/usr/bin:/bin")).out.split()
+    assert sorted(entry for entry in seen if entry.startswith(b"V")) == sorted(f"V{name}=3".encode() for name in names)
+
+
+@check
 def a_working_directory_outside_the_root_is_refused(box: Local) -> None:
     """Error kinds 1 (escape) and 2 (missing)."""
     for cwd, kind in ((b"../..", "error 1"), (b"/etc", "error 1"), (b"missing", "error 2")):

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from kinfold.sandbox import replies
 from kinfold.sandbox.base import FileStat
 from kinfold.sandbox.file_stat import file_stats
+from kinfold.sandbox.output import Pieces
 from kinfold.sandbox.protocol import ProtocolViolation, Reply
 from kinfold.sandbox.replies import Failure, Record
 
@@ -80,7 +81,9 @@ class StatItems:
         """One ITEMS frame."""
         if kind != Reply.ITEMS:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a STAT")
-        self.found += file_stats(payload, self._paths[len(self.found) :])
+        found = file_stats(payload, self._paths[len(self.found) :])
+        _needs(len(found), "ITEMS without an item")
+        self.found += found
 
     def finish(self, payload: memoryview) -> list[FileStat | Failure]:
         """All of them."""
@@ -107,6 +110,7 @@ class ListItems:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a LIST")
         self._bytes += len(payload)
         found = replies.items(payload)
+        _needs(len(found), "ITEMS without an item")
         for path, _ in found:
             wrapped = b"/" + path + b"/"
             if b"//" in wrapped or b"/../" in wrapped or b"/./" in wrapped or b"\0" in path:
@@ -154,6 +158,7 @@ class FileBytes:
             if self.on_record is not None:
                 self.on_record(self.record)
         elif kind == Reply.DATA and self.record is not None:
+            _needs(len(payload), "DATA without a byte")
             self.received += len(payload)
             if self.received > self.credit:
                 raise ProtocolViolation(f"{self.received} bytes came, {self.credit} were granted")
@@ -184,7 +189,9 @@ class Written:
         """One WINDOW."""
         if kind != Reply.WINDOW:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a WRITE")
-        self.window = max(self.window, replies.window(payload))
+        window = replies.window(payload)
+        _needs(window - self.window, "a window that opens nothing")
+        self.window = window
         if self.on_window is not None:
             self.on_window()
 
@@ -199,26 +206,28 @@ class Written:
 class KeptBytes:
     """A slice of what is kept of an exec's output."""
 
-    __slots__ = ("_limit", "_next", "_stream", "pieces")
+    __slots__ = ("_pieces", "_stream")
 
     def __init__(self, stream: int, offset: int, limit: int) -> None:
         self._stream = stream
-        self._next = offset
-        self._limit = limit
-        self.pieces: list[tuple[int, bytes]] = []
+        self._pieces = Pieces(limit, offset)
 
     def accept(self, kind: int, payload: memoryview) -> None:
         """One OUTPUT."""
         if kind != Reply.OUTPUT:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a KEPT")
         chunk = replies.output(payload)
-        self._limit -= len(chunk.data)
-        if chunk.stream != self._stream or chunk.offset < self._next or self._limit < 0:
+        if chunk.stream != self._stream:
             raise ProtocolViolation("kept output that was not asked for")
-        self._next = chunk.offset + len(chunk.data)
-        self.pieces.append((chunk.offset, bytes(chunk.data)))
+        self._pieces.add(chunk.offset, chunk.data)
 
     def finish(self, payload: memoryview) -> tuple[list[tuple[int, bytes]], int, int]:
         """The pieces, the exec's state and the stream's total."""
         state, total = replies.kept_end(payload)
-        return self.pieces, state, total
+        return self._pieces.pieces, state, total
+
+
+def _needs(size: int, words: str) -> None:
+    """A frame that brings nothing would renew its request's patience for ever."""
+    if size <= 0:
+        raise ProtocolViolation(words)

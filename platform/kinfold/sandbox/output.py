@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 from kinfold.sandbox import replies
 from kinfold.sandbox.base import Output
@@ -14,9 +15,11 @@ from kinfold.sandbox.stdin import StdinFeed
 
 STREAM_WINDOW = 1_048_576
 """Bytes of each stream that may be on their way to a reader that has not taken them."""
-_NAMES = ("stdout", "stderr")
+_NAMES: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 _SMALL = 4096
 """Pieces that follow each other are joined up to this size: the peer cuts them, and a million objects are no MiB."""
+_MOST_WAITING = 1024
+"""Pieces that may wait for a reader before those of one stream are joined whatever lies between."""
 _MOST_GAPS = 1024
 """A stream whose kept bytes come in more parts than this was never written by a program."""
 
@@ -63,15 +66,17 @@ class Pieces:
 
     __slots__ = ("_keep", "_pieces", "next", "received")
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, offset: int = 0) -> None:
         self._keep = keep
         self.received = 0
-        self.next = 0
+        self.next = offset
         """The offset behind the last byte."""
         self._pieces: list[tuple[int, bytearray]] = []
 
     def add(self, offset: int, data: memoryview) -> None:
-        """The next bytes. Raises `ProtocolViolation` for what was not asked for."""
+        """The next bytes. Raises `ProtocolViolation` for what was not asked for, and for none."""
+        if not len(data):
+            raise ProtocolViolation("output without a byte")
         self.received += len(data)
         if self.received > self._keep or offset < self.next:
             raise ProtocolViolation("output that was not asked for")
@@ -121,10 +126,7 @@ class ExecAnswer:
     def accept(self, kind: int, payload: memoryview) -> None:
         """One frame before the terminal one."""
         if kind == Reply.OUTPUT:
-            chunk = replies.output(payload)
-            if not len(chunk.data):
-                raise ProtocolViolation("output without a byte")
-            self._output(chunk)
+            self._output(replies.output(payload))
         elif kind == Reply.STARTED:
             pid = replies.started(payload)
             first = self.pid is None
@@ -165,6 +167,73 @@ class ExecAnswer:
         ]
 
 
+class Waiting:
+    """Pieces that a reader has not taken yet, in order; bounded in their number, whatever sizes the peer cuts.
+
+    Pieces of one stream that follow each other become one while they are small. Where very many wait, they become one
+    also across pieces of the other stream: each stream stays in order, how the two lay between each other is lost.
+    """
+
+    __slots__ = ("_gaps", "_last", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: deque[_Piece] = deque()
+        self._last: list[_Piece | None] = [None, None]
+        """Of each stream, where it still waits."""
+        self._gaps = 0
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, stream: int, offset: int, data: memoryview) -> None:
+        """The next bytes of a stream (0 stdout, 1 stderr). Raises `ProtocolViolation` for too many gaps."""
+        last = self._last[stream]
+        if last is not None and last.stop != offset:
+            self._gaps += 1
+            if self._gaps > _MOST_GAPS:
+                raise ProtocolViolation("output in more parts than can have been kept")
+        elif last is not None and self._joins(last, len(data)):
+            last.extend(data)
+            return
+        piece = _Piece(stream, offset, bytes(data))
+        self._pieces.append(piece)
+        self._last[stream] = piece
+
+    def _joins(self, last: _Piece, size: int) -> bool:
+        if len(self._pieces) > _MOST_WAITING:
+            return True
+        return last is self._pieces[-1] and len(last.data) + size <= _SMALL
+
+    def take(self) -> Output:
+        """The oldest. Raises `IndexError` where none waits."""
+        piece = self._pieces.popleft()
+        if self._last[piece.stream] is piece:
+            self._last[piece.stream] = None
+        if not self._pieces:
+            self._gaps = 0
+        return Output(stream=_NAMES[piece.stream], offset=piece.offset, data=bytes(piece.data))
+
+
+class _Piece:
+    """Bytes of one stream; copied only where more are joined to them."""
+
+    __slots__ = ("data", "offset", "stream")
+
+    def __init__(self, stream: int, offset: int, data: bytes) -> None:
+        self.stream = stream
+        self.offset = offset
+        self.data: bytes | bytearray = data
+
+    @property
+    def stop(self) -> int:
+        return self.offset + len(self.data)
+
+    def extend(self, data: memoryview) -> None:
+        if isinstance(self.data, bytes):
+            self.data = bytearray(self.data)
+        self.data += data
+
+
 class StreamAnswer(ExecAnswer):
     """The answer to an EXEC or ATTACH whose output a reader takes as it comes; its pace grants what may be sent."""
 
@@ -173,7 +242,7 @@ class StreamAnswer(ExecAnswer):
     ) -> None:
         super().__init__(keep, feed, on_window)
         self.on_credit: Callable[[int, int], None] | None = None
-        self.queue: deque[Output] = deque()
+        self.queue = Waiting()
         self.wake = asyncio.Event()
         self._next = list(offsets)
         self._taken = list(offsets)
@@ -201,29 +270,21 @@ class StreamAnswer(ExecAnswer):
         stop = chunk.offset + len(chunk.data)
         if chunk.offset < self._next[index] or stop > self._limits[index]:
             raise ProtocolViolation("output beyond what was granted")
+        if stop == chunk.offset:
+            raise ProtocolViolation("output without a byte")
         gap = chunk.offset > self._next[index] or self._skipped[index]
         self._skipped[index] = False
         self._next[index] = stop
-        data = bytes(chunk.data)
-        self._kept[index].add(data, gap=gap)
+        self._kept[index].add(chunk.data, gap=gap)
         if self._draining:
             self._take(index, stop)
         else:
-            self._queue(Output(stream="stdout" if index == 0 else "stderr", offset=chunk.offset, data=data))
+            self.queue.add(index, chunk.offset, chunk.data)
             self.wake.set()
-
-    def _queue(self, new: Output) -> None:
-        """Behind what waits; small pieces that follow each other become one."""
-        last = self.queue[-1] if self.queue else None
-        joins = last is not None and last.stream == new.stream and last.offset + len(last.data) == new.offset
-        if last is not None and joins and len(last.data) + len(new.data) <= _SMALL:
-            self.queue[-1] = Output(stream=new.stream, offset=last.offset, data=last.data + new.data)
-        else:
-            self.queue.append(new)
 
     def is_behind(self) -> bool:
         """Whether it is the reader that holds the end up: pieces wait, or all that was granted has come."""
-        return bool(self.queue) or any(done >= limit for done, limit in zip(self._next, self._limits, strict=True))
+        return len(self.queue) > 0 or any(done >= limit for done, limit in zip(self._next, self._limits, strict=True))
 
     def took(self, output: Output) -> None:
         """The reader is done with this piece."""
@@ -240,7 +301,7 @@ class StreamAnswer(ExecAnswer):
         """No reader (any more): take everything as it comes, keep head and tail."""
         self._draining = True
         while self.queue:
-            self.took(self.queue.popleft())
+            self.took(self.queue.take())
 
     def finish(self, payload: memoryview) -> End:
         """How it ended."""

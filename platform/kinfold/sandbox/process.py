@@ -62,7 +62,7 @@ class Process:
         try:
             while True:
                 while answer.queue:
-                    piece = answer.queue.popleft()
+                    piece = answer.queue.take()
                     yield piece
                     answer.took(piece)
                 if self._driver.done():

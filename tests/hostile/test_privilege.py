@@ -24,19 +24,6 @@ async def test_an_agent_can_do_nothing_to_foreign_processes_while_they_work_for_
         assert [line for line in seen if line.startswith("WORKED")] == []
 
 
-async def test_a_program_starts_with_nothing_but_its_own(own_state: Path) -> None:
-    async with sandbox_with(own_state, "probe") as box:
-        seen = (await box.exec(["./probe", "0"])).stdout_text.splitlines()
-        told = {line.partition(":")[0]: line.partition(":")[2].split() for line in seen if ":" in line}
-        assert told["Uid"] == told["Gid"] == ["1000"] * 4
-        assert told["Groups"] == []
-        nothing = ["0" * 16]
-        assert [told[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [nothing] * 4
-        assert [told[name] for name in ("SigBlk", "SigIgn", "SigCgt")] == [nothing] * 3
-        assert (told["NoNewPrivs"], told["Seccomp"]) == (["1"], ["2"])
-        assert [line for line in seen if line.startswith("fd ")] == ["fd 0", "fd 1", "fd 2"]
-
-
 async def test_nothing_of_the_hosts_environment_reaches_a_program(
     own_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

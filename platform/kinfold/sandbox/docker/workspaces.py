@@ -28,6 +28,9 @@ DEFAULT_AGENT = 1000
 UNUSABLE_UIDS = frozenset({0, 65533, 65534, 4294967295})
 """Root (the supervisor), the warden, the overflow uid, and -1: never the agent's."""
 _INSTANCE_FILE = "instance"
+_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/boot")
+"""Nothing at or below these is ever a workspace."""
+_TOPS = frozenset({"/", "/run", "/var", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/sbin"})
 _STAYS = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM)
 
 
@@ -240,11 +243,34 @@ def resolve_given(path: str, what: str, *, state_dir: Path | None = None) -> str
 
 
 def _refuse_system(resolved: str, path: str, what: str) -> None:
-    first = "/" + resolved.lstrip("/").split("/", 1)[0]
-    if resolved == "/" or first in ("/proc", "/sys", "/dev") or resolved in ("/run", "/var/run", "/etc", "/boot"):
-        raise ConfigError(
-            f"the {what} {path} is a directory of the system", hint="name a directory of your own below it"
-        )
+    """No directory in which a write changes how this machine or its engine runs."""
+    place = Path(resolved)
+    below = any(place.is_relative_to(system) for system in _SYSTEM)
+    if below or resolved in _TOPS:
+        hint = "name a directory of your own below it" if resolved in _TOPS else "name a directory of your own"
+        raise ConfigError(f"the {what} {path} is a directory of the system", hint=hint)
+    for own in map(Path, map(os.path.realpath, _engines_own())):
+        if own.is_relative_to(place) or place.is_relative_to(own):
+            raise ConfigError(
+                f"the {what} {path} holds the container engine's own {own}",
+                hint="who can reach that is root on this machine: name a directory of your own",
+            )
+
+
+def _engines_own() -> tuple[str, ...]:
+    """Sockets and data of container engines: whether they are there or come later."""
+    endpoint = os.environ.get("DOCKER_HOST", "")
+    named = (endpoint.removeprefix("unix://"),) if endpoint.startswith("unix:///") else ()
+    rootless = f"/run/user/{os.getuid()}/docker.sock"
+    return (
+        "/run/docker.sock",
+        "/run/docker",
+        "/run/containerd",
+        "/var/lib/docker",
+        "/var/lib/containerd",
+        rootless,
+        *named,
+    )
 
 
 def _refuse_state(resolved: Path, state_dir: Path, what: str) -> None:

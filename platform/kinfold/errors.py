@@ -8,6 +8,8 @@ KinfoldError              .code (stable)  .hint (one actionable line)
 │   ├── StartFailed
 │   ├── Unenforceable
 │   └── SandboxLost
+│       └── LeaseLost
+├── StoreError            what kinfold keeps cannot be read or written             exit 2
 ├── PathError             a path inside the workspace; a tool turns it into a result
 ├── ModelError            the model's service failed                               exit 4
 ├── ToolError             the model can fix this; only ever becomes a failed tool result
@@ -109,6 +111,29 @@ class SandboxLost(SandboxError):
     """
 
     code = "sandbox_lost"
+
+
+class LeaseLost(SandboxLost):
+    """Raised when another process took a sandbox over, or began to remove it, since its record was read."""
+
+    code = "lease_lost"
+
+
+StoreErrorCode = Literal[
+    "store_locked", "store_corrupt", "store_newer", "store_full", "store_unwritable", "store_failed"
+]
+
+
+class StoreError(KinfoldError):
+    """Raised when the store of records, tasks and events cannot be read or written; `code` says which kind it is.
+
+    It never stops the ending of a sandbox. For a state directory that cannot be made raise `ConfigError`.
+    """
+
+    code = "store_failed"
+
+    def __init__(self, message: str, *, hint: str, code: StoreErrorCode) -> None:
+        super().__init__(message, hint=hint, code=code)
 
 
 class PathError(KinfoldError):

@@ -7,7 +7,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kinfold.errors import ConfigError, KinfoldError, ModelError, NotFound, SandboxError
+from kinfold.errors import ConfigError, KinfoldError, ModelError, NotFound, SandboxError, StoreError
 
 if TYPE_CHECKING:  # pydantic would double the time that `--help` takes
     from kinfold.messages import EndedBy, Status
@@ -18,7 +18,7 @@ EXIT_OK, EXIT_OTHER, EXIT_CONFIG, EXIT_SANDBOX, EXIT_MODEL = 0, 1, 2, 3, 4
 def exit_code_of(error: BaseException) -> int:
     """The exit code of an error: 2 the operator's, 3 the sandbox's, 4 the model's, else 1."""
     match error:
-        case ConfigError() | NotFound():
+        case ConfigError() | NotFound() | StoreError():
             return EXIT_CONFIG
         case SandboxError():
             return EXIT_SANDBOX

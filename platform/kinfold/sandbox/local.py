@@ -23,12 +23,13 @@ from types import TracebackType
 import anyio
 import anyio.to_thread
 
+from kinfold.config import state_dir as default_state_dir
 from kinfold.errors import ConfigError, SandboxLost, StartFailed, Unenforceable
 from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.binary import supervisor_path
 from kinfold.sandbox.dial import Listener
-from kinfold.sandbox.records import default_state_dir, private_dir
 from kinfold.sandbox.sandbox import Sandbox
+from kinfold.sandbox.state_files import private_dir
 
 _LOG = logging.getLogger("kinfold.sandbox.local")
 _DIAL_TIMEOUT = 10.0

@@ -1,251 +1,174 @@
 """The seam to the store of sandbox records, and one that keeps them as JSON files.
 
 A record is written before its container exists and says who owns it, so that whatever a crash leaves behind can be
-found and proved dead. Labels on the container cannot change after create; leases and owners stand here.
+found and proved dead. Labels on the container cannot change after create; leases and owners stand here. Every change
+is a compare-and-set against the record that its maker has read: of two that want the same sandbox one wins, and the
+other gets `LeaseLost`.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import re
 import secrets
-import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from kinfold.errors import ConfigError, NotFound
+from kinfold.errors import NotFound, StoreError
+from kinfold.sandbox import record as transitions
+from kinfold.sandbox.owner import Owner
+from kinfold.sandbox.record import KEPT_GONE, BrokenRecord, RecordList, SandboxRecord
+from kinfold.sandbox.state_files import is_full, private_dir, unwritable
 
-STATE_VARIABLE = "KINFOLD_STATE"
+__all__ = [
+    "BrokenRecord",
+    "FileRecords",
+    "Owner",
+    "RecordList",
+    "Records",
+    "SandboxRecord",
+    "private_dir",
+    "unwritable",
+]
+
 _FILE = re.compile(r"(sbx_[0-9a-f]{16})\.json\Z")
 
 
-def default_state_dir() -> Path:
-    """`KINFOLD_STATE`, else `kinfold` in the user's state directory."""
-    explicit = os.environ.get(STATE_VARIABLE)
-    if explicit:
-        return Path(explicit).absolute()
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base).absolute() / "kinfold"
-
-
-def private_dir(path: Path) -> Path:
-    """`path`, made with mode 0700 where it is missing; refused where it is somebody else's."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-    except OSError as error:
-        raise ConfigError(
-            f"the state directory {path} cannot be made: {error.strerror}",
-            hint=f"set {STATE_VARIABLE} to a directory of yours",
-        ) from error
-    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
-        raise ConfigError(
-            f"the state directory {path} can be written by others",
-            hint=f"`chmod 700 {path}`, or set {STATE_VARIABLE} to a directory of yours",
-        )
-    return path
-
-
-def unwritable(path: Path, error: OSError) -> ConfigError:
-    """The error to raise where something of the state directory cannot be written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return ConfigError(
-        f"cannot write {path}: {error.strerror}",
-        hint="free some disk space" if full else f"set {STATE_VARIABLE} to a directory of yours",
-    )
-
-
-class Owner(BaseModel):
-    """A process, named so that another one which later gets its pid is not mistaken for it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    host: str
-    pid: int
-    started: int
-    """Clock ticks after boot (field 22 of /proc/PID/stat); 0 where there is no /proc."""
-    boot: str
-    namespace: int
-    """Inode of the pid namespace: pids of another one mean nothing here."""
-
-    @classmethod
-    def current(cls) -> Owner:
-        """This process."""
-        return cls(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=_start_time(os.getpid()) or 0,
-            boot=_boot_id(),
-            namespace=_pid_namespace(),
-        )
-
-    def fate(self) -> Literal["alive", "dead", "unknown"]:
-        """Whether that process still runs; `dead` only where this machine can prove it."""
-        if self.host != socket.gethostname():
-            return "unknown"
-        if self.boot != _boot_id():
-            return "dead"
-        if self.namespace != _pid_namespace():
-            return "unknown"
-        if self.started == 0:
-            return "alive" if _exists(self.pid) else "dead"
-        return "alive" if _start_time(self.pid) == self.started else "dead"
-
-    def describe(self) -> str:
-        """For a person."""
-        return f"process {self.pid} on {self.host}"
-
-
-class SandboxRecord(BaseModel):
-    """What is known of one sandbox, whatever became of its container."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    id: str
-    provider: str
-    instance: str
-    engine: str = ""
-    """The engine's own id: another engine's containers are never looked for here."""
-    name: str = ""
-    spec_hash: str = ""
-    spec: dict[str, Any] = {}
-    """The `SandboxSpec` without its secrets."""
-    state: Literal["intended", "adopted", "released"] = "intended"
-    handle: str = ""
-    image: str = ""
-    workspace: str = ""
-    made: bool = True
-    """Whether kinfold made the workspace; a given one is never removed."""
-    owner: Owner
-    detached: bool = False
-    labels: dict[str, str] = {}
-    created_at: float
-    """Seconds since the epoch, as are the other times."""
-    expires_at: float | None = None
-    """The lease's end; None: as long as the owner lives."""
-    keep_until: float | None = None
-    """Of a released record: when its workspace may go."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenRecord:
-    """A record that cannot be read: reported, never trusted."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordList:
-    """What `Records.list` found."""
-
-    records: tuple[SandboxRecord, ...]
-    broken: tuple[BrokenRecord, ...] = ()
-
-
 class Records(Protocol):
-    """Where sandbox records are kept; every change is durable when the call returns."""
+    """Where sandbox records are kept; every change is durable when the call returns.
+
+    Every method may raise `StoreError`.
+    """
 
     async def intend(self, record: SandboxRecord) -> SandboxRecord:
-        """Keep `record` before its container is made; or, where an unreleased record of the same instance has its
-        name, change nothing and return that one."""
+        """Keep `record` before its container is made; or, where a live record of the same instance has its name,
+        change nothing and return that one."""
         ...
 
-    async def adopt(self, id: str, *, handle: str | None = None, owner: Owner | None = None) -> SandboxRecord:
-        """The container exists (`handle`), or this owner takes over. Raises `NotFound`."""
+    async def adopt(self, record: SandboxRecord) -> SandboxRecord:
+        """The container exists, or another owner takes over, or the record's other fields are new: `record` is the
+        one that was read, with the changes. A new owner makes a new generation. What is now kept is returned.
+
+        Raises `LeaseLost` where somebody took it over or began to end it meanwhile, `NotFound`, and for a name that
+        another live sandbox has `ConfigError`.
+        """
         ...
 
-    async def renew(self, id: str, expires_at: float | None) -> SandboxRecord:
-        """Move the lease's end. Raises `NotFound`."""
+    async def renew(self, held: SandboxRecord, expires_at: float | None) -> SandboxRecord:
+        """Move the lease's end. Raises `LeaseLost` where `held`'s generation is over or its end began, `NotFound`."""
         ...
 
-    async def release(self, id: str, *, keep_until: float | None = None) -> None:
-        """The container is gone. The record goes too, unless the workspace stays until `keep_until`."""
+    async def claim(self, seen: SandboxRecord, by: Owner, reason: str) -> SandboxRecord:
+        """Take the right to remove it, if nothing changed since it was `seen`; the reason is kept for those who ask.
+
+        From now on nobody can renew or adopt it, also after a crash of the claimer. Raises `LeaseLost`, `NotFound`.
+        """
         ...
 
-    async def list(self, *, id: str | None = None) -> RecordList:
-        """All records, or the one with this id."""
+    async def release(self, held: SandboxRecord, *, keep_until: float | None = None) -> None:
+        """The container is gone: only its workspace is left, until `keep_until`, or nothing but the reason.
+
+        Raises `LeaseLost` where `held`'s generation is over; a record that is not there is no error.
+        """
+        ...
+
+    async def list(self, *, id: str | None = None, gone: bool = False) -> RecordList:
+        """All records, or the one with this id; with `gone` also those of which nothing is left (the last 1,000)."""
         ...
 
 
 class FileRecords:
-    """Records as one JSON file each (0600), replaced atomically, guarded by a lock file."""
+    """Records as one JSON file each (0600), replaced atomically, guarded by a lock file.
+
+    Those of which nothing is left lie in `gone/`, so that what is read often stays small.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._gone = directory / "gone"
 
     async def intend(self, record: SandboxRecord) -> SandboxRecord:
         """See `Records.intend`."""
         with self._locked():
-            if record.name:
-                for other in self._read_all().records:
-                    if other.state != "released" and (other.name, other.instance) == (record.name, record.instance):
-                        return other
-            self._write(record)
+            if (held := self._holder_of(record)) is not None:
+                return held
+            self._write(self._path(record.id), record)
         return record
 
-    async def adopt(self, id: str, *, handle: str | None = None, owner: Owner | None = None) -> SandboxRecord:
+    async def adopt(self, record: SandboxRecord) -> SandboxRecord:
         """See `Records.adopt`."""
-        changes: dict[str, Any] = {"state": "adopted"}
-        if handle is not None:
-            changes["handle"] = handle
-        if owner is not None:
-            changes["owner"] = owner
-        return self._change(id, changes)
 
-    async def renew(self, id: str, expires_at: float | None) -> SandboxRecord:
+        def change(current: SandboxRecord) -> SandboxRecord:
+            if record.name != current.name and (held := self._holder_of(record)) is not None:
+                raise transitions.name_taken(held)
+            return transitions.adopted(current, record)
+
+        return self._change(record.id, change)
+
+    async def renew(self, held: SandboxRecord, expires_at: float | None) -> SandboxRecord:
         """See `Records.renew`."""
-        return self._change(id, {"expires_at": expires_at})
+        return self._change(held.id, lambda current: transitions.renewed(current, held, expires_at))
 
-    async def release(self, id: str, *, keep_until: float | None = None) -> None:
+    async def claim(self, seen: SandboxRecord, by: Owner, reason: str) -> SandboxRecord:
+        """See `Records.claim`."""
+        return self._change(seen.id, lambda current: transitions.claimed(current, seen, by, reason))
+
+    async def release(self, held: SandboxRecord, *, keep_until: float | None = None) -> None:
         """See `Records.release`."""
-        if keep_until is None:
-            with self._locked():
-                self._path(id).unlink(missing_ok=True)
-            return
         with contextlib.suppress(NotFound):
-            self._change(id, {"state": "released", "keep_until": keep_until})
+            self._change(held.id, lambda current: transitions.released(current, held, keep_until))
 
-    async def list(self, *, id: str | None = None) -> RecordList:
+    async def list(self, *, id: str | None = None, gone: bool = False) -> RecordList:
         """See `Records.list`."""
+        folders = [self._directory, self._gone] if gone else [self._directory]
         if id is None:
-            return self._read_all()
-        path = self._path(id)
-        return _sorted([_read(path)] if path.exists() else [])
+            found = [_read(path) for folder in folders for path in _files(folder)]
+        else:
+            found = [_read(folder / self._path(id).name) for folder in folders]
+        return _sorted(item for item in found if gone or not (isinstance(item, SandboxRecord) and item.state == "gone"))
 
-    def _change(self, id: str, changes: dict[str, Any]) -> SandboxRecord:
+    def _holder_of(self, record: SandboxRecord) -> SandboxRecord | None:
+        """The live record that has this one's name."""
+        if not record.name:
+            return None
+        whose = (record.name, record.instance)
+        others = (_read(path) for path in _files(self._directory) if path.stem != record.id)
+        same = (o for o in others if isinstance(o, SandboxRecord) and o.live and (o.name, o.instance) == whose)
+        return next(same, None)
+
+    def _change(self, id: str, change: Callable[[SandboxRecord], SandboxRecord]) -> SandboxRecord:
         with self._locked():
             path = self._path(id)
-            found = _read(path) if path.exists() else None
+            found = _read(path) or _read(self._gone / path.name)
             if not isinstance(found, SandboxRecord):
-                raise NotFound(f"no readable record of sandbox {id}", hint="`kinfold sandbox list` shows what is known")
-            record = found.model_copy(update=changes)
-            self._write(record)
+                raise transitions.unknown(id)
+            record = change(found)
+            if record.state == "gone":
+                self._bury(path, record)
+            else:
+                self._write(path, record)
         return record
 
-    def _read_all(self) -> RecordList:
-        if not self._directory.is_dir():
-            return RecordList(records=())
-        names = sorted(name for name in os.listdir(self._directory) if _FILE.match(name))
-        found = (_read(self._directory / name) for name in names)
-        return _sorted([item for item in found if item is not None])
+    def _bury(self, path: Path, record: SandboxRecord) -> None:
+        private_dir(self._gone)
+        self._write(path, record)  # the reason first: a crash between the two leaves a record that can be read
+        os.replace(path, self._gone / path.name)
+        buried = _files(self._gone)
+        if len(buried) > KEPT_GONE + KEPT_GONE // 10:
+            for old in sorted(buried, key=lambda file: file.stat().st_mtime)[:-KEPT_GONE]:
+                old.unlink(missing_ok=True)
 
     def _path(self, id: str) -> Path:
-        if not _FILE.match(f"{id}.json"):
-            raise NotFound(f"{id!r} is not a sandbox id", hint="ids look like sbx_0123456789abcdef")
-        return self._directory / f"{id}.json"
+        return self._directory / f"{transitions.checked_id(id)}.json"
 
-    def _write(self, record: SandboxRecord) -> None:
-        path = self._path(record.id)
+    def _write(self, path: Path, record: SandboxRecord) -> None:
         temporary = path.with_name(f".{record.id}.{secrets.token_hex(4)}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -254,7 +177,7 @@ class FileRecords:
             os.replace(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise unwritable(path, error) from error
+            raise _failed(path, error) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -263,7 +186,7 @@ class FileRecords:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise _failed(path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -271,8 +194,20 @@ class FileRecords:
             os.close(descriptor)
 
 
+def _failed(path: Path, error: OSError) -> StoreError:
+    known = unwritable(path, error)
+    return StoreError(known.message, hint=known.hint, code="store_full" if is_full(error) else "store_unwritable")
+
+
+def _files(folder: Path) -> builtins.list[Path]:
+    try:
+        return [folder / name for name in sorted(os.listdir(folder)) if _FILE.match(name)]
+    except FileNotFoundError:
+        return []
+
+
 def _read(path: Path) -> SandboxRecord | BrokenRecord | None:
-    """None where the file went between listing and reading."""
+    """None where there is no such file, or it went between listing and reading."""
     try:
         record = SandboxRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -284,40 +219,7 @@ def _read(path: Path) -> SandboxRecord | BrokenRecord | None:
     return record
 
 
-def _sorted(found: builtins.list[SandboxRecord | BrokenRecord | None]) -> RecordList:
-    records = sorted((item for item in found if isinstance(item, SandboxRecord)), key=lambda item: item.created_at)
-    return RecordList(records=tuple(records), broken=tuple(item for item in found if isinstance(item, BrokenRecord)))
-
-
-def _start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None where it is gone, a zombie, or there is no /proc."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> int:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _sorted(found: Iterable[SandboxRecord | BrokenRecord | None]) -> RecordList:
+    items = builtins.list(found)
+    records = sorted((item for item in items if isinstance(item, SandboxRecord)), key=lambda item: item.created_at)
+    return RecordList(records=tuple(records), broken=tuple(item for item in items if isinstance(item, BrokenRecord)))

@@ -15,8 +15,8 @@ import anyio
 from kinfold.errors import SandboxError
 from kinfold.sandbox.base import Control, Limits, ProbeReport
 from kinfold.sandbox.docker.client import EngineFacts
-from kinfold.sandbox.records import private_dir, unwritable
 from kinfold.sandbox.sandbox import Sandbox
+from kinfold.sandbox.state_files import private_dir, unwritable
 
 PROBE_VERSION = 1
 """Raised when the questions change: older answers are then not used."""

@@ -20,10 +20,11 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from kinfold.errors import ConfigError, KinfoldError, SandboxError, SandboxLost, StartFailed, Unenforceable
+from kinfold.config import state_dir as default_state_dir
+from kinfold.errors import ConfigError, KinfoldError, LeaseLost, SandboxLost, StartFailed, Unenforceable
 from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.dial import Listener
-from kinfold.sandbox.docker import state, workspaces
+from kinfold.sandbox.docker import ending, state, workspaces
 from kinfold.sandbox.docker.admission import Admitted, admit, fit_limits
 from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
@@ -33,9 +34,10 @@ from kinfold.sandbox.docker.intent import fresh_id, intent, lease
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
 from kinfold.sandbox.docker.stream import open_engine_stream
-from kinfold.sandbox.docker.sweep import sweep
 from kinfold.sandbox.docker.workspaces import Layout, Making, Workspaces
-from kinfold.sandbox.records import FileRecords, Owner, Records, SandboxRecord, default_state_dir
+from kinfold.sandbox.owner import Owner
+from kinfold.sandbox.record import SandboxRecord
+from kinfold.sandbox.records import FileRecords, Records
 from kinfold.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -159,7 +161,7 @@ class DockerProvider:
 
     async def _start(self, plan: Plan, record: SandboxRecord, not_enforced: tuple[Control, ...]) -> Sandbox:
         container_id = await self.containers.run(plan, record)
-        record = await self.records.adopt(record.id, handle=container_id)
+        record = await self.records.adopt(record.model_copy(update={"handle": container_id}))
         sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=plan.spec, not_enforced=not_enforced)
         try:
             await sandbox.open()
@@ -176,10 +178,11 @@ class DockerProvider:
 
     async def _discard(self, record: SandboxRecord, error: BaseException) -> None:
         """Take back all that a failed create made, whatever is happening around it."""
+        reason = f"it could not be created: {str(error) or type(error).__name__}"
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLEANUP_DEADLINE):
             try:
-                await self.containers.remove(record.id)
-                await self._finish(record, keep=0.0)
+                await ending.end(self, self.ref(record, "creating"), reason, keep=False)
+                await ending.remove_directories(self, record, workspace=True)
             except KinfoldError as second:
                 error.add_note(f"the failed sandbox {record.id} could not be removed: {second}; `kinfold reap` will")
                 logger.warning("sandbox %s: cleaning up after a failed create: %s", record.id, second)
@@ -198,8 +201,17 @@ class DockerProvider:
                 return await self.create_admitted(admitted)
             held = await self._await_adoption(held)
         if abandoned:
-            held = await self.records.adopt(held.id, owner=Owner.current())
+            held = await self._take_over(held)
         return await self._connect(held, borrowed=not abandoned and not held.detached)
+
+    async def _take_over(self, held: SandboxRecord) -> SandboxRecord:
+        """Of a sandbox whose owner is dead; of two that try, one becomes its owner."""
+        try:
+            return await self.records.adopt(held.model_copy(update={"owner": Owner.current()}))
+        except LeaseLost as error:
+            raise StartFailed(
+                f"the sandbox named {held.name!r} cannot be taken over: {error}", hint="try again"
+            ) from None
 
     async def _await_adoption(self, held: SandboxRecord) -> SandboxRecord:
         """Another process is just creating it."""
@@ -227,19 +239,23 @@ class DockerProvider:
 
     async def connect(self, ref: SandboxRef) -> Sandbox:
         """See `Provider.connect`. What it gives back is borrowed: closing it leaves the sandbox alive."""
-        found = (await self.records.list(id=ref.id)).records
-        if not found or found[0].state == "released":
-            raise SandboxLost(f"sandbox {ref.id} is not known here any more", hint="`kinfold sandbox list`")
-        if ref.handle and found[0].handle and ref.handle != found[0].handle:
+        known = await self.records.list(id=ref.id, gone=True)
+        if not known.records:
+            why = f": {known.broken[0].reason}" if known.broken else ""
+            raise SandboxLost(f"sandbox {ref.id} is not known here{why}", hint="`kinfold sandbox list --all`")
+        record = known.records[0]
+        if not record.live:
+            raise SandboxLost(f"sandbox {ref.id} has ended: {record.reason}", hint="`kinfold sandbox list --all`")
+        if ref.handle and record.handle and ref.handle != record.handle:
             raise SandboxLost(f"sandbox {ref.id} was replaced by another container", hint="`kinfold sandbox list`")
-        return await self._connect(found[0], borrowed=True)
+        return await self._connect(record, borrowed=True)
 
     async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
         await self.containers.check_alive(record.id, record.handle)
         spec = SandboxSpec.model_validate(record.spec)
         not_enforced = await self._controls.not_enforced(spec.model_copy(update={"strict": False}), record.image)
         if spec.detached and spec.idle_ttl is not None:
-            await self.records.renew(record.id, lease(spec, record.created_at, time.time()))
+            await self.records.renew(record, lease(spec, record.created_at, time.time()))
         if borrowed:
             spec = spec.model_copy(update={"detached": True})
         sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=spec, not_enforced=not_enforced)
@@ -261,44 +277,7 @@ class DockerProvider:
 
     async def destroy(self, ref: SandboxRef) -> None:
         """See `Provider.destroy`. Raises `EngineUnavailable`; the record then stays for the reaper."""
-        found = (await self.records.list(id=ref.id)).records
-        record = found[0] if found else None
-        if record is not None and record.engine not in ("", (await self.engine.facts()).id):
-            raise SandboxError(
-                f"sandbox {ref.id} lives on another engine than {self.engine.endpoint}",
-                hint="point DOCKER_HOST at the engine that it was created on",
-            )
-        await self.containers.remove(ref.id, ref.handle)
-        self.forget_channel(ref.id)
-        if record is not None and record.state != "released":
-            await self._finish(record, keep=float(record.spec.get("keep", 0.0)))
-
-    async def _finish(self, record: SandboxRecord, *, keep: float) -> None:
-        """The container is gone: remove what is ours on the host, release the record."""
-        keeps = record.made and keep > 0
-        left = await self.remove_directories(record, workspace=not keeps)
-        if not record.made:
-            left += tuple(await anyio.to_thread.run_sync(workspaces.remove_scratch, record.workspace))
-        if left:
-            logger.warning("sandbox %s: left on the host: %s", record.id, "; ".join(left[:5]))
-            await self.records.release(record.id, keep_until=time.time() + (keep if keeps else 0.0))
-            return
-        await self.records.release(record.id, keep_until=time.time() + keep if keeps else None)
-
-    async def remove_directories(self, record: SandboxRecord, *, workspace: bool) -> tuple[str, ...]:
-        """Remove what is ours on the host; gives back what would not go."""
-
-        def remove() -> tuple[str, ...]:
-            return tuple(self.workspaces.remove(record.id, workspace=workspace))
-
-        left = await anyio.to_thread.run_sync(remove)
-        if left and os.geteuid() != 0:
-            try:
-                await sweep(self, record, workspace=workspace)
-            except KinfoldError as error:
-                return (*left, f"removing as the agent failed: {error}")
-            left = await anyio.to_thread.run_sync(remove)
-        return left
+        await ending.end(self, ref, f"{Owner.current().describe()} ended it")
 
     # --- the channel ------------------------------------------------------------------------------------------------
 

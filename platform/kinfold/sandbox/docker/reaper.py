@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from kinfold.errors import KinfoldError
-from kinfold.sandbox.base import SandboxRef
-from kinfold.sandbox.docker import labels, volume
+from kinfold.errors import KinfoldError, LeaseLost, NotFound
+from kinfold.sandbox.docker import ending, labels, volume
 from kinfold.sandbox.docker.client import EngineRefused
-from kinfold.sandbox.records import RecordList, SandboxRecord
+from kinfold.sandbox.record import RecordList, SandboxRecord
 
 if TYPE_CHECKING:
     from kinfold.sandbox.docker.provider import DockerProvider
@@ -59,50 +58,55 @@ async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -
     engine_id = (await provider.engine.facts()).id
     for record in found.records:
         ours = (record.provider, record.instance) == (provider.name, provider.instance)
-        if not ours or record.engine != engine_id:
-            continue
-        if record.state == "released":
-            if record.keep_until is not None and record.keep_until <= time.time():
-                yield await _drop_workspace(provider, record, dry_run)
-            continue
-        reason = _why_dead(record)
+        reason = why_dead(record) if ours and record.engine == engine_id else None
         if reason is not None:
-            yield await _drop_sandbox(provider, record, reason, dry_run)
-
-
-def _why_dead(record: SandboxRecord) -> str | None:
-    """Why this sandbox may go; None where it may not."""
-    if record.detached:
-        expired = record.expires_at is not None and record.expires_at <= time.time()
-        if expired:
-            return f"its lease ended at {_moment(record.expires_at or 0.0)}"
-        unborn = record.state == "intended" and record.owner.fate() == "dead"
-        return f"{record.owner.describe()} ended while creating it" if unborn else None
-    if record.owner.fate() != "dead":
-        return None
-    act = "ended while creating it" if record.state == "intended" else "has ended"
-    return f"its owner, {record.owner.describe()}, {act}"
-
-
-async def _drop_sandbox(provider: DockerProvider, record: SandboxRecord, reason: str, dry_run: bool) -> Reaped:
-    if not dry_run:
-        try:
-            await provider.destroy(SandboxRef(id=record.id, provider=provider.name, handle=record.handle))
-        except KinfoldError as error:
-            return Reaped(kind="sandbox", name=record.id, reason=f"{reason}; not removed: {error}", removed=False)
-    return Reaped(kind="sandbox", name=record.id, reason=reason, removed=not dry_run)
-
-
-async def _drop_workspace(provider: DockerProvider, record: SandboxRecord, dry_run: bool) -> Reaped:
-    reason = f"kept until {_moment(record.keep_until or 0.0)}"
-    if not dry_run:
-        left = await provider.remove_directories(record, workspace=True)
-        if left:
-            return Reaped(
-                kind="workspace", name=record.id, reason=f"{reason}; would not go: {'; '.join(left[:3])}", removed=False
+            kind: Kind = "workspace" if record.keep_until is not None else "sandbox"
+            item = await _drop(
+                provider, record, Reaped(kind=kind, name=record.id, reason=reason, removed=False), dry_run
             )
-        await provider.records.release(record.id)
-    return Reaped(kind="workspace", name=record.id, reason=reason, removed=not dry_run)
+            if item is not None:
+                yield item
+
+
+def why_dead(record: SandboxRecord, now: float | None = None) -> str | None:
+    """Why this sandbox, or the workspace that it left, may go; None where it may not."""
+    now = time.time() if now is None else now
+    if record.state == "released":
+        over = record.keep_until is not None and record.keep_until <= now
+        return f"kept until {_moment(record.keep_until or 0.0)}" if over else None
+    if record.state == "ending":
+        return _why_still_ending(record)
+    fate = record.owner.fate()
+    if record.state == "intended" and fate == "dead":
+        return f"its owner, {record.owner.describe()}, ended while creating it"
+    if not record.detached and fate == "dead":
+        return f"its owner, {record.owner.describe()}, has ended"
+    # An owner that runs ends its own sandbox in time; the lease decides where nobody is known to.
+    lapsed = record.expired(now) and (record.detached or fate != "alive")
+    return f"its lease ended at {_moment(record.expires_at or 0.0)}" if lapsed else None
+
+
+def _why_still_ending(record: SandboxRecord) -> str | None:
+    if ending.is_claimed(record):
+        return None
+    by = record.claimed_by
+    who = f"{by.describe()}, which was removing it, did not finish" if by else "its removal did not finish"
+    return f"{record.reason}; {who}"
+
+
+async def _drop(provider: DockerProvider, record: SandboxRecord, item: Reaped, dry_run: bool) -> Reaped | None:
+    """Claim it and remove it; None where another process came first, or it was renewed meanwhile."""
+    if dry_run:
+        return item
+    try:
+        left = await ending.claim_and_remove(provider, record, item.reason)
+    except (LeaseLost, NotFound):
+        return None
+    except KinfoldError as error:
+        return replace(item, reason=f"{item.reason}; not removed: {error}")
+    if left and item.kind == "workspace":
+        return replace(item, reason=f"{item.reason}; would not go: {'; '.join(left[:3])}")
+    return replace(item, removed=True)
 
 
 async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
@@ -117,7 +121,8 @@ async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool
             if _forgotten_filler(item):
                 yield await _drop_filler(provider, item, name, dry_run)
         elif own.get(labels.SANDBOX) not in known:
-            reason = f"has our label but no record, left: `docker rm -f {item['Id'][:12]}` removes it"
+            lacks = "its record cannot be read" if any(broken.whole for broken in found.broken) else "no record"
+            reason = f"has our label but {lacks}, left: `docker rm -f {item['Id'][:12]}` removes it"
             yield Reaped(kind="container", name=name, reason=reason, removed=False, kept=True)
 
 

@@ -22,7 +22,7 @@ from kinfold.errors import ConfigError
 from kinfold.sandbox.base import SCRATCH
 from kinfold.sandbox.docker.labels import SANDBOX_ID
 from kinfold.sandbox.docker.trees import DIRECTORY, Checkpoint, CopyRules, copy_tree, never, opened, remove_tree
-from kinfold.sandbox.records import private_dir, unwritable
+from kinfold.sandbox.state_files import private_dir, unwritable
 
 DEFAULT_AGENT = 1000
 UNUSABLE_UIDS = frozenset({0, 65533, 65534, 4294967295})

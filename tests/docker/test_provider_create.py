@@ -66,7 +66,7 @@ async def test_the_engine_holds_every_hardening_flag(own_state: Path) -> None:
         assert host["LogConfig"]["Type"] == "none"
         assert host["RestartPolicy"]["Name"] == "no"
         assert {ulimit["Name"] for ulimit in host["Ulimits"]} == {"nofile", "core", "fsize"}
-        assert set(host["Sysctls"]) == {"kernel.shmall", "kernel.shmmax"}
+        assert set(host["Sysctls"]) == {f"kernel.{name}" for name in ("shmall", "shmmax", "msgmni", "msgmnb", "sem")}
         mounts = {mount["Destination"]: mount for mount in found["Mounts"]}
         assert set(mounts) == {"/workspace", "/home/agent", "/run/kf/host", "/run/kf/bin"}
         assert [mounts[path]["RW"] for path in ("/run/kf/host", "/run/kf/bin")] == [False, False]

@@ -122,6 +122,23 @@ static void comets(void)
     }
 }
 
+/* Nothing of ours is left in them: no environment, no name, no session, no parent. */
+static void nameless(void)
+{
+    char *const argv[] = {"[kworker/0:1]", "600", NULL}, *const environment[] = {NULL};
+    for (int i = 0; i < 20; i++) {
+        if (fork() == 0) {
+            setsid();
+            if (fork() != 0) {
+                _exit(0);
+            }
+            setsid();
+            execve("/bin/sleep", argv, environment);
+            _exit(1);
+        }
+    }
+}
+
 static void bomb(void)
 {
     write(1, "ready\n", 6);
@@ -134,7 +151,8 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*make)(void); } modes[] = {
         {"daemons", daemons}, {"stopped", stopped}, {"suspended", suspended}, {"headless", headless},
-        {"siblings", siblings}, {"nested", nested}, {"comets", comets}, {"bomb", bomb},
+        {"siblings", siblings}, {"nested", nested}, {"comets", comets}, {"nameless", nameless},
+        {"bomb", bomb},
     };
     for (int i = 1; i < 65; i++) {
         signal(i, SIG_IGN);

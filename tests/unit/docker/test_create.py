@@ -65,7 +65,8 @@ def test_the_default_host_config_is_exactly_this() -> None:
             {"Name": "fsize", "Soft": 2 << 30, "Hard": 2 << 30},
         ],
         "Tmpfs": {
-            "/tmp": f"rw,exec,nosuid,nodev,size={64 * MIB},nr_inodes=20000,mode=1777",
+            "/tmp": f"rw,exec,nosuid,nodev,size={64 * MIB},nr_inodes=16384,mode=1777",
+            "/dev/shm": f"rw,noexec,nosuid,nodev,size={64 * MIB},nr_inodes=16384,mode=1777",
             "/run": f"rw,noexec,nosuid,nodev,size={MIB},nr_inodes=500,mode=0755",
             "/run/kf": f"rw,noexec,nosuid,nodev,size={MIB},nr_inodes=500,mode=0700",
         },

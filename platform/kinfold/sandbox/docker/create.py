@@ -91,7 +91,7 @@ def _host_config(plan: Plan) -> dict[str, Any]:
         "NanoCpus": round(limits.cpus * 1_000_000_000),
         "PidsLimit": limits.pids,
         "ShmSize": limits.shm_bytes,
-        "Sysctls": _shared_memory(limits.shm_bytes),
+        "Sysctls": _what_outlives_its_maker(limits.shm_bytes),
         "Ulimits": _ulimits(limits) if plan.ulimits else [],
         "Tmpfs": _tmpfs(limits),
         "Mounts": _mounts(plan),
@@ -106,10 +106,19 @@ def _host_config(plan: Plan) -> dict[str, Any]:
     return config
 
 
-def _shared_memory(size: int) -> dict[str, str]:
-    """SysV segments outlive every process: without a bound they fill the memory with nobody left to kill."""
+def _what_outlives_its_maker(size: int) -> dict[str, str]:
+    """SysV's objects outlive every process: without a bound they fill the memory with nobody left to kill.
+
+    Segments have a size; of messages and semaphores there may be as many as take a few MiB of the kernel's memory.
+    """
     page = os.sysconf("SC_PAGE_SIZE")
-    return {"kernel.shmall": str(max(1, size // page)), "kernel.shmmax": str(size)}
+    return {
+        "kernel.shmall": str(max(1, size // page)),
+        "kernel.shmmax": str(size),
+        "kernel.msgmni": "16",
+        "kernel.msgmnb": "16384",
+        "kernel.sem": "250 32000 100 128",
+    }
 
 
 _SUPERVISOR_FILES = 4096
@@ -133,10 +142,17 @@ def _tmpfs(limits: Limits) -> dict[str, str]:
     """
     private = f"rw,noexec,nosuid,nodev,size={RUN_BYTES},nr_inodes=500"
     return {
-        "/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_bytes},nr_inodes=20000,mode=1777",
+        "/tmp": f"rw,exec,nosuid,nodev,{_bounded(limits.tmp_bytes)},mode=1777",
+        # In place of the engine's own, which has no end of empty files: a hundred thousand take 100 MB of the kernel's.
+        "/dev/shm": f"rw,noexec,nosuid,nodev,{_bounded(limits.shm_bytes)},mode=1777",
         "/run": f"{private},mode=0755",
         RUN: f"{private},mode=0700",
     }
+
+
+def _bounded(size: int) -> str:
+    """Bytes, and files: each takes nearly a KiB of the kernel's memory, which counts as the sandbox's."""
+    return f"size={size},nr_inodes={max(1024, size // 4096)}"
 
 
 def _mounts(plan: Plan) -> list[dict[str, Any]]:

@@ -318,6 +318,8 @@ def write_marker(workspace: str, name: str, content: bytes) -> None:
                 hint=f"remove it: kinfold keeps its scratch files in {SCRATCH}",
             ) from None
         try:
+            # Whoever owns the workspace may have put another directory in its place: that one is not given away.
+            fresh = fresh and os.fstat(scratch).st_uid == os.geteuid() and not os.listdir(scratch)
             if fresh and os.geteuid() == 0:
                 os.fchown(scratch, owner.st_uid, owner.st_gid)
             if fresh:

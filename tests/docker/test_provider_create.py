@@ -94,7 +94,7 @@ async def test_the_kernel_enforces_what_the_flags_ask_for(own_state: Path) -> No
         assert "Read-only file system" in text
         assert "Permission denied" in text
         assert text.endswith("700\nfine\n")
-        assert [control.name for control in sandbox.not_enforced] == ["disk"]
+        assert sandbox.not_enforced == ()
 
 
 @pytest.mark.anyio
@@ -115,13 +115,13 @@ async def test_an_image_without_a_shell_does_not_hide_what_the_engine_enforces(
         DockerProvider(state_dir=own_state) as provider,
         await provider.create(spec(image=one_file_image)) as sandbox,
     ):
-        assert [control.name for control in sandbox.not_enforced] == ["disk"]
+        assert sandbox.not_enforced == ()
     monkeypatch.setattr("kinfold.sandbox.docker.controls.local_image", _no_image)
     async with DockerProvider(state_dir=own_state / "fresh") as provider:
         async with await provider.create(spec(image=one_file_image)) as sandbox:
-            assert {"memory", "disk", "network_none"} <= {control.name for control in sandbox.not_enforced}
+            assert {"memory", "network_none"} <= {control.name for control in sandbox.not_enforced}
         async with await provider.create(spec()) as sandbox:
-            assert [control.name for control in sandbox.not_enforced] == ["disk"]
+            assert sandbox.not_enforced == ()
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +247,13 @@ async def test_two_creates_of_one_name_at_once_make_one_container(own_state: Pat
 
 @pytest.mark.anyio
 async def test_strict_refuses_by_name_what_is_not_enforced(own_state: Path) -> None:
+    given = own_state.parent / "given"
+    given.mkdir()
     async with docker_provider(own_state) as provider:
-        with pytest.raises(Unenforceable, match=r"disk: no quota"):
-            await provider.create(spec(strict=True))
+        with pytest.raises(Unenforceable, match=r"disk: a given directory .*; workspace_nosuid: "):
+            await provider.create(spec(strict=True, workspace=str(given)))
+        async with await provider.create(spec(strict=True)) as sandbox:
+            assert sandbox.not_enforced == ()
         with pytest.raises(Unenforceable, match=r"no runtime 'nothing'; it has .*runc"):
             await provider.create(spec(runtime="nothing"))
         assert leftovers(provider) == []

@@ -44,6 +44,9 @@ class Limits(BaseModel):
     file_bytes: int = Field(default=2 * GIB, ge=MIB)
     """The largest single file (RLIMIT_FSIZE)."""
     disk_bytes: int = Field(default=5 * GIB, ge=MIB)
+    """Of the workspace and the home together, as `disk_inodes`."""
+    disk_inodes: int = Field(default=262_144, ge=64)
+    """Files, directories and links; on a small disk the default is one for each 4 KiB."""
     tmp_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Of the tmpfs at /tmp."""
     shm_bytes: int = Field(default=64 * MIB, ge=MIB)

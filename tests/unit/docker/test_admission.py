@@ -126,7 +126,7 @@ def test_links_above_a_workspace_are_resolved(tmp_path: Path) -> None:
 
 
 def test_an_earlier_made_workspace_can_be_given_again(tmp_path: Path) -> None:
-    made = tmp_path / "sandboxes" / "sbx_0123456789abcdef" / "workspace"
+    made = tmp_path / "sandboxes" / "sbx_0123456789abcdef" / "disk" / "workspace"
     made.mkdir(parents=True)
     assert admit(SandboxSpec(workspace=str(made)), tmp_path).given == os.path.realpath(made)
 

@@ -16,7 +16,7 @@ from kinfold.sandbox.docker.workspaces import Layout
 LAYOUT = Layout(
     root=Path("/state/sandboxes/sbx_0123456789abcdef"),
     workspace=Path("/srv/ws:with,odd name"),
-    home=Path("/state/sandboxes/sbx_0123456789abcdef/home"),
+    home=Path("/state/sandboxes/sbx_0123456789abcdef/disk/home"),
     dial=Path("/state/sandboxes/sbx_0123456789abcdef/dial"),
     made=False,
 )

@@ -22,25 +22,40 @@ COMMON = {
     "kernel": "Linux version 6.1",
     "memory": "2147483648",
     "pids": "512",
+    "workspace": "rw,nosuid,nodev,noatime",
+    "open_files": "4096",
+    "file_size": "2147483648",
+    "tmp": "65536k,nr_inodes=20000",
+    "shm": "65536k",
 }
 V1 = COMMON | {"memory_and_swap": "2147483648", "cpu_quota": "200000", "cpu_period": "100000"}
 V2 = COMMON | {"swap": "0", "cpu_max": "200000 100000"}
 
 
 def judged(
-    values: dict[str, str], supervisor: frozenset[str] = SUPERVISOR, runtime: str = "runc"
+    values: dict[str, str],
+    supervisor: frozenset[str] = SUPERVISOR,
+    runtime: str = "runc",
+    disk: str = "",
+    log: str = "none",
 ) -> dict[str, Control]:
     """The controls by name."""
-    seen = Seen(values=values, supervisor=supervisor)
+    seen = Seen(values=values, supervisor=supervisor, disk=disk, log=log)
     return {control.name: control for control in judge(seen, Limits(), runtime, "socket")}
 
 
 @pytest.mark.parametrize("values", [V1, V2], ids=["cgroup v1", "cgroup v2"])
-def test_a_hardened_engine_enforces_all_but_the_disk(values: dict[str, str]) -> None:
+def test_a_hardened_engine_enforces_everything(values: dict[str, str]) -> None:
     controls = judged(values)
-    assert [name for name, control in controls.items() if not control.enforced] == ["disk"]
-    assert "file_bytes" in controls["disk"].reason
+    assert [name for name, control in controls.items() if not control.enforced] == []
     assert controls["channel"].reason == "local socket"
+
+
+def test_a_disk_that_took_more_than_its_limit_and_a_log_that_grows_are_named() -> None:
+    controls = judged(V1, disk="the host lacks mkfs.ext4", log="json-file")
+    assert [name for name, control in controls.items() if not control.enforced] == ["disk", "log"]
+    assert controls["disk"].reason.startswith("the host lacks mkfs.ext4")
+    assert "json-file" in controls["log"].reason
 
 
 @pytest.mark.parametrize(
@@ -59,11 +74,17 @@ def test_a_hardened_engine_enforces_all_but_the_disk(values: dict[str, str]) -> 
         ({"CapEff": "00000000000000c0"}, "capabilities"),
         ({"root": "rw,relatime"}, "read_only_root"),
         ({"root_written": "1"}, "read_only_root"),
+        ({"workspace": "rw,relatime"}, "workspace_nosuid"),
+        ({"workspace": ""}, "workspace_nosuid"),
+        ({"open_files": "1048576"}, "open_files"),
+        ({"file_size": "unlimited"}, "file_size"),
+        ({"tmp": ""}, "tmpfs"),
+        ({"shm": "16777216k"}, "tmpfs"),
     ],
 )
 def test_each_control_that_does_not_hold_is_named_with_a_reason(change: dict[str, str], name: str) -> None:
     controls = judged(V1 | change)
-    assert [n for n, control in controls.items() if not control.enforced and n != "disk"] == [name]
+    assert [n for n, control in controls.items() if not control.enforced] == [name]
     assert controls[name].reason
 
 

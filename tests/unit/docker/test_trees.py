@@ -15,7 +15,7 @@ from kinfold.errors import ConfigError
 from kinfold.sandbox.docker import trees
 from kinfold.sandbox.docker.trees import DIRECTORY, CopyRules, copy_tree, opened, remove_tree
 
-RULES = CopyRules(owner=None, extra_mode=0, max_bytes=1 << 20)
+RULES = CopyRules(owner=None, extra_mode=0, max_bytes=1 << 20, max_entries=10_000)
 
 
 def _deep(base: Path, levels: int) -> None:
@@ -128,9 +128,9 @@ def test_a_copy_keeps_links_and_modes_and_leaves_special_files_out(tmp_path: Pat
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(source / "socket"))
     (source / ".kinfold").mkdir()
-    rules = CopyRules(owner=None, extra_mode=0, max_bytes=1 << 20, skip=frozenset({".kinfold"}))
+    rules = CopyRules(owner=None, extra_mode=0, max_bytes=1 << 20, max_entries=10_000, skip=frozenset({".kinfold"}))
     done = _copy(source, target, rules)
-    assert (done.files, done.bytes, done.skipped) == (2, 5010, 2)
+    assert (done.entries, done.bytes, done.skipped) == (7, 5010, 2)
     assert sorted(os.listdir(target)) == ["in", "out", "run.sh", "sub"]
     assert os.readlink(target / "out") == "/etc/passwd"
     assert (target / "in").read_bytes() == b"\0" * 5000
@@ -142,7 +142,7 @@ def test_a_copy_stops_at_its_byte_budget(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "source" / "big").write_bytes(b"x" * 2000)
-    rules = CopyRules(owner=None, extra_mode=0, max_bytes=1999)
+    rules = CopyRules(owner=None, extra_mode=0, max_bytes=1999, max_entries=10_000)
     with pytest.raises(ConfigError, match="larger than the sandbox's disk limit of 1999 bytes"):
         _copy(tmp_path / "source", tmp_path / "target", rules)
 

@@ -13,6 +13,7 @@ import pytest
 from kinfold.errors import ConfigError, PathError, StartFailed
 from kinfold.sandbox.docker import workspaces
 from kinfold.sandbox.docker.proof import prove_workspace
+from kinfold.sandbox.docker.quota import Size
 from kinfold.sandbox.docker.workspaces import Making, Mapping, Workspaces
 from kinfold.sandbox.sandbox import Sandbox
 
@@ -28,7 +29,7 @@ def making(**fields: Any) -> Making:
         "copy_from": None,
         "user": None,
         "mapping": Mapping(),
-        "max_bytes": 1 << 20,
+        "size": Size(bytes=1 << 20, inodes=256),
     }
     return Making(**(base | fields))
 
@@ -66,7 +67,7 @@ def test_the_home_goes_to_whoever_will_be_the_agent_of_a_given_workspace(
     layout = Workspaces(tmp_path / "state").make(making(given=str(given)))
     assert layout.home.stat().st_uid == agent
     assert given.stat().st_uid == owner
-    assert not (layout.root / "workspace").exists()
+    assert os.listdir(layout.home.parent) == ["home"]
 
 
 def test_who_cannot_give_away_opens_what_only_it_can_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +96,8 @@ def test_removing_keeps_the_workspace_until_it_is_asked_for(tmp_path: Path) -> N
     layout = state.make(making())
     (layout.workspace / "result").write_text("x")
     assert state.remove(ID, workspace=False) == []
-    assert os.listdir(layout.root) == ["workspace"]
+    assert os.listdir(layout.root) == ["disk"]
+    assert os.listdir(layout.workspace.parent) == ["workspace"]
     assert state.remove(ID, workspace=True) == []
     assert state.remove(ID, workspace=True) == []
     assert state.ids() == []
@@ -106,11 +108,11 @@ def test_a_link_in_a_sandboxs_place_is_removed_and_not_followed(tmp_path: Path) 
     layout = state.make(making())
     state.remove(ID, workspace=True)
     (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "home").mkdir()
+    (tmp_path / "precious" / "disk" / "home").mkdir(parents=True)
     layout.root.symlink_to(tmp_path / "precious")
     state.remove(ID, workspace=False)
     state.remove(ID, workspace=True)
-    assert os.listdir(tmp_path / "precious") == ["home"]
+    assert os.listdir(tmp_path / "precious" / "disk") == ["home"]
     assert not layout.root.is_symlink()
 
 

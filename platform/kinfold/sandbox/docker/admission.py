@@ -96,6 +96,8 @@ def fit_limits(limits: Limits, cpus: int) -> Limits:
     for field in ("tmp_bytes", "shm_bytes"):
         if field not in limits.model_fields_set:
             changes[field] = max(MIB, min(getattr(limits, field), (limits.memory_bytes // 2 - 2 * RUN_BYTES) // 3))
+    if "disk_inodes" not in limits.model_fields_set:
+        changes["disk_inodes"] = min(limits.disk_inodes, limits.disk_bytes // 4096)
     fitted = limits.model_copy(update=changes)
     held = fitted.tmp_bytes + 2 * fitted.shm_bytes + 2 * RUN_BYTES
     if held > fitted.memory_bytes // 2:

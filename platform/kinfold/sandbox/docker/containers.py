@@ -119,6 +119,13 @@ class Containers:
             hint = "raise limits.memory_bytes" if "out of memory" in reason else "see the engine's log and events"
             raise SandboxLost(f"sandbox {sandbox_id} ended: {reason}", hint=hint)
 
+    async def log_driver(self, handle: str) -> str:
+        """What the engine does with the container's own output, as it says itself."""
+        found: dict[str, Any] = await self._engine.call(
+            "look at the container", lambda api: api.inspect_container(handle)
+        )
+        return str(((found.get("HostConfig") or {}).get("LogConfig") or {}).get("Type") or "")
+
     async def listed(self) -> dict[str, dict[str, Any]]:
         """Our containers by sandbox id, running or not, as the engine lists them."""
         filters = {"label": [f"{labels.INSTANCE}={self._instance}", f"{labels.ROLE}={labels.ROLE_SANDBOX}"]}

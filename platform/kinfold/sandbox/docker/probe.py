@@ -12,13 +12,13 @@ from pathlib import Path
 
 import anyio
 
-from kinfold.errors import SandboxError
-from kinfold.sandbox.base import Control, Limits, ProbeReport
+from kinfold.errors import PathError, SandboxError
+from kinfold.sandbox.base import MIB, Control, Limits, ProbeReport
 from kinfold.sandbox.docker.client import EngineFacts
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.sandbox.state_files import private_dir, unwritable
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 """Raised when the questions change: older answers are then not used."""
 
 SCRIPT = r"""
@@ -27,8 +27,19 @@ while read -r key value rest; do
   case $key in NoNewPrivs:|Seccomp:|CapEff:) echo "${key%:}=$value";; esac
 done </proc/self/status
 while read -r id parent device from to options rest; do
-  if [ "$to" = / ]; then echo "root=$options"; fi
+  case $to in
+    /) echo "root=$options";;
+    /workspace) echo "workspace=$options";;
+    /tmp) echo "tmp=${rest##*,size=}";;
+    /dev/shm) echo "shm=${rest##*,size=}";;
+  esac
 done </proc/self/mountinfo
+while read -r word what name soft hard rest; do
+  case "$what $name" in
+    "open files") echo "open_files=$hard";;
+    "file size") echo "file_size=$hard";;
+  esac
+done </proc/self/limits
 if (: >/kinfold-probe) 2>/dev/null; then echo root_written=1; else echo root_written=0; fi
 interfaces=
 while read -r name rest; do case $name in *:*) interfaces="$interfaces${name%%:*} ";; esac; done </proc/net/dev
@@ -53,6 +64,25 @@ class Seen:
     """The script's lines; empty where the image has no shell."""
     supervisor: frozenset[str]
     """What the supervisor found to hold (names of `replies.CONTROL_BITS`)."""
+    disk: str = ""
+    """Why the workspace's size is not bounded; empty: a file larger than the limit did not fit."""
+    log: str = ""
+    """What the engine keeps of the container's own output: the name of its log driver."""
+
+
+PROBED_DISK = 4 * MIB
+"""The limit of the sandbox that is measured: small, for it is filled."""
+
+
+async def fill_disk(sandbox: Sandbox) -> str:
+    """Write more than `PROBED_DISK` into the workspace and the home; why that could be done, else empty."""
+    try:
+        await sandbox.write("filler", b"\0" * (PROBED_DISK + MIB), digest=False)
+    except PathError as error:
+        if error.reason == "no_space":
+            return ""
+        raise
+    return f"{PROBED_DISK // MIB + 1} MiB went into a workspace of {PROBED_DISK // MIB} MiB"
 
 
 async def look_inside(sandbox: Sandbox) -> Seen:
@@ -79,10 +109,13 @@ def judge(seen: Seen, limits: Limits, runtime: str, channel: str) -> tuple[Contr
         _swap(seen.values, limits),
         _pids(seen.values, limits),
         _cpu(seen.values, limits),
-        Control(
-            name="disk",
-            enforced=False,
-            reason="no quota on the workspace's and the home's file system; only single files are bounded (file_bytes)",
+        _disk(seen),
+        _workspace_mount(seen.values),
+        _expect("open_files", seen.values, "open_files", str(limits.open_files)),
+        _expect("file_size", seen.values, "file_size", str(limits.file_bytes)),
+        _tmpfs(seen.values, limits),
+        _yes(
+            "log", seen.log == "none", f"the engine keeps the supervisor's output by its {seen.log or 'unknown'} driver"
         ),
         _network(seen.values),
         _seccomp(seen),
@@ -126,6 +159,27 @@ def _cpu(values: Mapping[str, str], limits: Limits) -> Control:
         return Control(name="cpu", enforced=False, reason=_unseen("cpu", quota))
     share = int(quota) / int(period)
     return _yes("cpu", abs(share - limits.cpus) < 0.02, f"asked for {limits.cpus:g} cpus, found {share:g}")
+
+
+def _disk(seen: Seen) -> Control:
+    return _yes("disk", not seen.disk, f"{seen.disk}; only single files are bounded (file_bytes)")
+
+
+def _workspace_mount(values: Mapping[str, str]) -> Control:
+    found = values.get("workspace", "")
+    held = {"nosuid", "nodev"} <= set(found.split(","))
+    return _yes("workspace_nosuid", held, f"/workspace is mounted {found}" if found else _unseen("workspace", ""))
+
+
+def _tmpfs(values: Mapping[str, str], limits: Limits) -> Control:
+    """/tmp and /dev/shm live in memory: each has the size that was asked for."""
+    for name, wanted in (("tmp", limits.tmp_bytes), ("shm", limits.shm_bytes)):
+        found = values.get(name, "").partition(",")[0]
+        if found != f"{wanted // 1024}k":
+            return Control(
+                name="tmpfs", enforced=False, reason=_unseen(name, found) if not found else f"{name}: {found}"
+            )
+    return Control(name="tmpfs", enforced=True)
 
 
 def _network(values: Mapping[str, str]) -> Control:
@@ -174,10 +228,10 @@ def _unseen(key: str, found: str) -> str:
 # --- what was measured once -----------------------------------------------------------------------------------------
 
 
-def cache_key(facts: EngineFacts, runtime: str | None, digest: str, channel: str) -> str:
-    """Everything that could change an answer."""
+def cache_key(facts: EngineFacts, runtime: str | None, digest: str, channel: str, host: str = "") -> str:
+    """Everything that could change an answer; `host` is what this side brings to it."""
     parts = [PROBE_VERSION, facts.id, facts.version, facts.kernel, facts.cgroup_version, facts.cpus, facts.root_dir]
-    parts += [*facts.security_options, runtime or facts.default_runtime, digest, channel]
+    parts += [*facts.security_options, runtime or facts.default_runtime, digest, channel, host]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

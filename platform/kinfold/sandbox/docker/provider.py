@@ -22,13 +22,13 @@ import anyio.to_thread
 
 from kinfold.config import state_dir as default_state_dir
 from kinfold.errors import ConfigError, KinfoldError, LeaseLost, SandboxLost, StartFailed, Unenforceable
-from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
+from kinfold.sandbox.base import ByteStream, Control, Limits, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.dial import Listener
-from kinfold.sandbox.docker import ending, state, workspaces
+from kinfold.sandbox.docker import ending, quota, state, workspaces
 from kinfold.sandbox.docker.admission import Admitted, admit, fit_limits
 from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
-from kinfold.sandbox.docker.controls import Controls
+from kinfold.sandbox.docker.controls import Controls, Probing, Settled
 from kinfold.sandbox.docker.create import Plan
 from kinfold.sandbox.docker.intent import fresh_id, intent, lease
 from kinfold.sandbox.docker.proof import prove_workspace
@@ -54,6 +54,7 @@ class DockerProvider:
     `host` is an engine's address (None: DOCKER_HOST, else the current context); `state_dir` holds the made
     workspaces and, unless `records` is given, the records; `instance` tells installations that share an engine apart.
     `channel` chooses how `open_stream` reaches the supervisor; `auto` takes the local socket where it answers.
+    `disk_reserve` bytes must be free on the state directory's file system, or no sandbox is made.
     """
 
     name = "docker"
@@ -66,12 +67,14 @@ class DockerProvider:
         records: Records | None = None,
         instance: str | None = None,
         channel: ChannelKind = "auto",
+        disk_reserve: int = quota.RESERVE_BYTES,
     ) -> None:
         self.engine = Engine(host)
         self.workspaces = Workspaces(Path(state_dir).absolute() if state_dir is not None else default_state_dir())
         self.records: Records = records if records is not None else FileRecords(self.state_dir / "records")
         self._instance = instance
         self.channel: ChannelKind = channel
+        self.disk_reserve = disk_reserve
         self._channels: dict[str, ChannelKind] = {}
         self._controls = Controls(self)
         self._names: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
@@ -118,14 +121,18 @@ class DockerProvider:
         async with self._names.setdefault(spec.name, anyio.Lock()):
             return await self.create_admitted(admitted)
 
-    async def create_admitted(self, admitted: Admitted, *, probing: bool = False) -> Sandbox:
+    async def create_admitted(self, admitted: Admitted, *, probing: Probing | None = None) -> Sandbox:
         """`create`, past the checks; a sandbox that serves to measure the controls does not ask for them."""
         spec = admitted.spec
         facts = await self.engine.facts()
         _check_runtime(spec, facts)
         limits = fit_limits(spec.limits, facts.cpus)
         image_id = await find_image(self.engine, spec)
-        not_enforced = () if probing else await self._controls.not_enforced(spec, image_id)
+        if probing is not None:
+            settled = Settled(not_enforced=(), bounded=probing.bounded)
+        else:
+            settled = await self._controls.settle(spec, image_id)
+        quota.check_reserve(self.state_dir, self.disk_reserve)
         sandbox_id = fresh_id()
         workspace = self.workspaces.layout(sandbox_id, admitted.given).workspace
         record = intent(sandbox_id, admitted, workspace, (self.name, self.instance, facts.id))
@@ -133,7 +140,7 @@ class DockerProvider:
         if held.id != record.id:
             return await self._existing(held, admitted)
         try:
-            layout = await self._make_directories(record.id, admitted, facts)
+            layout = await self._make_directories(record.id, admitted, limits, settled, facts)
             plan = Plan(
                 spec=spec,
                 limits=limits,
@@ -143,19 +150,22 @@ class DockerProvider:
                 volume_labels=self.containers.volume().labels,
                 labels=self.containers.labels_of(record),
             )
-            return await self._start(plan, record, not_enforced)
+            return await self._start(plan, record, settled.not_enforced)
         except BaseException as error:
             await self._discard(record, error)
             raise
 
-    async def _make_directories(self, sandbox_id: str, admitted: Admitted, facts: EngineFacts) -> Layout:
+    async def _make_directories(
+        self, sandbox_id: str, admitted: Admitted, limits: Limits, settled: Settled, facts: EngineFacts
+    ) -> Layout:
         making = Making(
             id=sandbox_id,
             given=admitted.given,
             copy_from=admitted.copy_from,
             user=admitted.user,
             mapping=workspaces.Mapping(base=facts.uid_base, rootless=facts.rootless),
-            max_bytes=admitted.spec.limits.disk_bytes,
+            size=quota.Size(bytes=limits.disk_bytes, inodes=limits.disk_inodes),
+            bounded=settled.bounded,
         )
         return await anyio.to_thread.run_sync(self.workspaces.make, making, anyio.from_thread.check_cancelled)
 
@@ -253,12 +263,12 @@ class DockerProvider:
     async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
         await self.containers.check_alive(record.id, record.handle)
         spec = SandboxSpec.model_validate(record.spec)
-        not_enforced = await self._controls.not_enforced(spec.model_copy(update={"strict": False}), record.image)
+        settled = await self._controls.settle(spec.model_copy(update={"strict": False}), record.image)
         if spec.detached and spec.idle_ttl is not None:
             await self.records.renew(record, lease(spec, record.created_at, time.time()))
         if borrowed:
             spec = spec.model_copy(update={"detached": True})
-        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=spec, not_enforced=not_enforced)
+        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=spec, not_enforced=settled.not_enforced)
         await sandbox.open()
         return sandbox
 

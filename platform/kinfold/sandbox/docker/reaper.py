@@ -6,10 +6,13 @@ machine. Every entry says why.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import anyio.to_thread
 
 from kinfold.errors import KinfoldError, LeaseLost, NotFound
 from kinfold.sandbox.docker import ending, labels, volume
@@ -18,6 +21,8 @@ from kinfold.sandbox.record import RecordList, SandboxRecord
 
 if TYPE_CHECKING:
     from kinfold.sandbox.docker.provider import DockerProvider
+
+logger = logging.getLogger(__name__)
 
 FILLER_AGE = 600.0
 """Seconds after which a container that only fills a volume, and was never started, was surely forgotten."""
@@ -66,6 +71,16 @@ async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -
             )
             if item is not None:
                 yield item
+        elif ours and record.state == "released" and record.made and not dry_run:
+            await _show_again(provider, record)
+
+
+async def _show_again(provider: DockerProvider, record: SandboxRecord) -> None:
+    """A kept workspace that is a mount goes with a restart of the machine; its files are still there."""
+    try:
+        await anyio.to_thread.run_sync(provider.workspaces.reattach, record.id)
+    except (KinfoldError, OSError) as error:
+        logger.warning("sandbox %s: its kept files are not mounted: %s", record.id, error)
 
 
 def why_dead(record: SandboxRecord, now: float | None = None) -> str | None:

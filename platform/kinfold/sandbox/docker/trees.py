@@ -168,6 +168,7 @@ class CopyRules:
     extra_mode: int
     """Permission bits added to everything (the execute bits to directories only)."""
     max_bytes: int
+    max_entries: int
     skip: frozenset[str] = frozenset()
     """Names left out at the top."""
 
@@ -176,7 +177,7 @@ class CopyRules:
 class Copied:
     """What a copy came to."""
 
-    files: int = 0
+    entries: int = 0
     bytes: int = 0
     skipped: int = 0
     """FIFOs, sockets, devices."""
@@ -185,7 +186,7 @@ class Copied:
 def copy_tree(source: int, target: int, rules: CopyRules, checkpoint: Checkpoint = never) -> Copied:
     """Copy what is in the directory `source` into the directory `target`, links as links, special files left out.
 
-    Raises `ConfigError` over `max_bytes`, below `MAX_DEPTH` levels, and where something cannot be read.
+    Raises `ConfigError` over `max_bytes` or `max_entries`, below `MAX_DEPTH` levels, and where one cannot be read.
     """
     done = Copied()
     stack = [(os.dup(source), os.dup(target), iter(sorted(set(_names(source)) - rules.skip)))]
@@ -199,6 +200,12 @@ def copy_tree(source: int, target: int, rules: CopyRules, checkpoint: Checkpoint
                 os.close(copy)
                 continue
             checkpoint()
+            done.entries += 1
+            if done.entries > rules.max_entries:
+                raise ConfigError(
+                    f"the tree to copy has more than the {rules.max_entries} entries that the sandbox's disk may hold",
+                    hint="copy less, or raise limits.disk_inodes",
+                )
             deeper = _copy_entry(origin, copy, name, rules, done)
             if deeper is not None:
                 stack.append((*deeper, iter(sorted(_names(deeper[0])))))
@@ -230,10 +237,8 @@ def _copy_entry(origin: int, copy: int, name: str, rules: CopyRules, done: Copie
     except FileNotFoundError:
         done.skipped += 1  # removed while we copied
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise ConfigError(
-                "no space left for the copy of the workspace", hint="free some disk, or copy less"
-            ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_space(copy, name, rules, done) from error
         raise ConfigError(
             f"cannot copy {name!r}: {error.strerror}", hint="make it readable, or leave it out of the directory"
         ) from error
@@ -265,16 +270,30 @@ def _copy_file(origin: int, copy: int, name: str, rules: CopyRules, done: Copied
             while piece := os.read(reader, _PIECE):
                 done.bytes += len(piece)
                 if done.bytes > rules.max_bytes:
-                    raise ConfigError(
-                        f"the tree to copy is larger than the sandbox's disk limit of {rules.max_bytes} bytes",
-                        hint="copy less, or raise limits.disk_bytes",
-                    )
+                    raise _too_large(name, rules, done)
                 _write_all(writer, piece)
             if rules.owner is not None:
                 os.fchown(writer, *rules.owner)
             os.fchmod(writer, stat.S_IMODE(found.st_mode) & 0o777 | rules.extra_mode & 0o666)
             os.utime(writer, ns=(found.st_atime_ns, found.st_mtime_ns))
-    done.files += 1
+
+
+def _too_large(name: str, rules: CopyRules, done: Copied) -> ConfigError:
+    return ConfigError(
+        f"the tree to copy is larger than the sandbox's disk limit of {rules.max_bytes} bytes: "
+        f"{done.bytes} bytes in {done.entries} entries up to {name!r}",
+        hint="copy less, or raise limits.disk_bytes",
+    )
+
+
+def _no_space(copy: int, name: str, rules: CopyRules, done: Copied) -> ConfigError:
+    disk = os.fstatvfs(copy)
+    what = "inodes" if disk.f_files and disk.f_ffree == 0 else "space"
+    return ConfigError(
+        f"no {what} left for the copy of the workspace at {name!r}, after {done.bytes} bytes in {done.entries} entries "
+        f"(limits: {rules.max_bytes} bytes, {rules.max_entries} entries)",
+        hint=f"copy less, raise limits.disk_{'inodes' if what == 'inodes' else 'bytes'}, or free some disk space",
+    )
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

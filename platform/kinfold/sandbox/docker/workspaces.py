@@ -2,9 +2,10 @@
 
     <state>/instance                          this installation's random id
     <state>/sandboxes/<id>/   0700            only such trees are ever removed
-        workspace/                            bind-mounted at /workspace, unless the caller gave a directory
-        home/                                 bind-mounted at /home/agent
+        disk/workspace/                       bind-mounted at /workspace, unless the caller gave a directory
+        disk/home/                            bind-mounted at /home/agent
         dial/                                 bind-mounted read-only at /run/kf/host; the host listens in it
+        disk.img                              mounted at disk/ where this host can bound it (see `quota`)
 
 All of it is made here before the container, never by the engine's daemon. By directory descriptors only.
 """
@@ -18,8 +19,10 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinfold.errors import ConfigError
+from kinfold.errors import ConfigError, SandboxError
 from kinfold.sandbox.base import SCRATCH
+from kinfold.sandbox.docker import quota
+from kinfold.sandbox.docker.keeping import keep_files, reattach
 from kinfold.sandbox.docker.labels import SANDBOX_ID
 from kinfold.sandbox.docker.trees import DIRECTORY, Checkpoint, CopyRules, copy_tree, never, opened, remove_tree
 from kinfold.sandbox.state_files import private_dir, unwritable
@@ -68,7 +71,10 @@ class Making:
     user: tuple[int, int] | None
     """The agent's uid and gid, where the spec names them."""
     mapping: Mapping
-    max_bytes: int
+    size: quota.Size
+    """What the workspace and the home may hold together."""
+    bounded: bool = False
+    """Whether they get a file system of that size; else a copy is bounded, and what comes later only watched."""
 
 
 class Workspaces:
@@ -98,8 +104,8 @@ class Workspaces:
         root = self._sandboxes / sandbox_id
         return Layout(
             root=root,
-            workspace=Path(given) if given else root / "workspace",
-            home=root / "home",
+            workspace=Path(given) if given else root / quota.POINT / "workspace",
+            home=root / quota.POINT / "home",
             dial=root / "dial",
             made=given is None,
         )
@@ -129,17 +135,27 @@ class Workspaces:
     def _fill(self, root: int, layout: Layout, making: Making, checkpoint: Checkpoint) -> None:
         owner, extra = _ownership(making)
         _make_dial(root)
-        _make_given_to(root, "home", owner, 0o700 | extra)
-        if not layout.made:
-            return
-        _make_given_to(root, "workspace", owner, 0o755 | extra)
-        if making.copy_from is not None:
-            rules = CopyRules(owner=owner, extra_mode=extra, max_bytes=making.max_bytes, skip=frozenset({SCRATCH}))
-            with (
-                opened(making.copy_from, DIRECTORY) as source,
-                opened("workspace", DIRECTORY, dir_fd=root) as target,
-            ):
-                copy_tree(source, target, rules, checkpoint)
+        os.mkdir(quota.POINT, 0o700, dir_fd=root)
+        if making.bounded:
+            quota.make(layout.root, making.size)
+        with opened(quota.POINT, DIRECTORY, dir_fd=root) as disk:
+            _make_given_to(disk, "home", owner, 0o700 | extra)
+            if not layout.made:
+                return
+            _make_given_to(disk, "workspace", owner, 0o755 | extra)
+            if making.copy_from is not None:
+                rules = CopyRules(
+                    owner=owner,
+                    extra_mode=extra,
+                    max_bytes=making.size.bytes,
+                    max_entries=making.size.inodes,
+                    skip=frozenset({SCRATCH}),
+                )
+                with (
+                    opened(making.copy_from, DIRECTORY) as source,
+                    opened("workspace", DIRECTORY, dir_fd=disk) as target,
+                ):
+                    copy_tree(source, target, rules, checkpoint)
 
     def remove(self, sandbox_id: str, *, workspace: bool, checkpoint: Checkpoint = never) -> list[str]:
         """Remove the home and dial directories, and with `workspace` all of the sandbox's tree; blocks.
@@ -151,14 +167,30 @@ class Workspaces:
             raise ValueError(f"not a sandbox id: {sandbox_id!r}")
         try:
             with opened(str(self._sandboxes), DIRECTORY) as sandboxes:
-                if workspace:
-                    return remove_tree(sandboxes, sandbox_id, checkpoint)
-                with opened(sandbox_id, DIRECTORY, dir_fd=sandboxes) as root:
-                    return [left for name in ("home", "dial") for left in remove_tree(root, name, checkpoint)]
+                if not workspace:
+                    return self._keep(sandboxes, sandbox_id, checkpoint)
+                if not (self._sandboxes / sandbox_id).is_symlink():
+                    quota.detach(self._sandboxes / sandbox_id)
+                return remove_tree(sandboxes, sandbox_id, checkpoint)
         except FileNotFoundError:
             return []
         except OSError as error:
             return [f"{sandbox_id}: {error.strerror}"]
+        except SandboxError as error:
+            return [f"{sandbox_id}: {error.message}"]
+
+    def _keep(self, sandboxes: int, sandbox_id: str, checkpoint: Checkpoint) -> list[str]:
+        """All but the workspace goes, which then lies in a plain directory of the same path."""
+        with opened(sandbox_id, DIRECTORY, dir_fd=sandboxes) as root:
+            left = remove_tree(root, "dial", checkpoint)
+            if quota.has_image(self._sandboxes / sandbox_id):
+                keep_files(self._sandboxes / sandbox_id, root, checkpoint)
+            with opened(quota.POINT, DIRECTORY, dir_fd=root) as disk:
+                return left + remove_tree(disk, "home", checkpoint)
+
+    def reattach(self, sandbox_id: str) -> bool:
+        """Mount kept files again that a restart of the machine has unmounted. Raises `SandboxError`, `OSError`."""
+        return reattach(self.layout(sandbox_id).root)
 
     def ids(self) -> list[str]:
         """The sandboxes that have a directory here."""
@@ -277,7 +309,8 @@ def _refuse_state(resolved: Path, state_dir: Path, what: str) -> None:
     """The state directory holds every other sandbox's files; only a workspace that lies in it may be named."""
     state = Path(os.path.realpath(state_dir))
     inside = resolved.is_relative_to(state)
-    a_workspace = inside and resolved.relative_to(state).parts[::2][:2] == ("sandboxes", "workspace")
+    parts = resolved.relative_to(state).parts if inside else ()
+    a_workspace = (*parts[:1], *parts[2:4]) == ("sandboxes", quota.POINT, "workspace")
     if state.is_relative_to(resolved) or (inside and not a_workspace):
         raise ConfigError(f"the {what} {resolved} holds kinfold's own state", hint="name another directory")
 

@@ -1,0 +1,109 @@
+"""A made workspace has a disk of its own: what does not fit is refused, and what is left are plain files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.docker.provider_support import docker_provider, leftovers, spec
+
+from kinfold.errors import ConfigError, PathError, StartFailed
+from kinfold.sandbox.base import MIB, Limits
+from kinfold.sandbox.docker import keeping, quota
+from kinfold.sandbox.docker.provider import DockerProvider
+from kinfold.sandbox.docker.reaper import reap
+
+pytestmark = pytest.mark.skipif(quota.missing() != "", reason=f"no disk can be bounded here: {quota.missing()}")
+SMALL = Limits(disk_bytes=8 * MIB, disk_inodes=200)
+
+
+def mounts(state: Path) -> list[str]:
+    """What is mounted below this state directory."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if str(state) in line]
+
+
+def loops(state: Path) -> str:
+    """Loop devices whose image lies below this state directory."""
+    listed = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True).stdout
+    return "\n".join(line for line in listed.splitlines() if str(state) in line)
+
+
+@pytest.mark.anyio
+async def test_bytes_and_inodes_of_workspace_and_home_end_at_their_limits(own_state: Path) -> None:
+    async with docker_provider(own_state) as provider, await provider.create(spec(limits=SMALL)) as sandbox:
+        big = await sandbox.exec("cd ~ && dd if=/dev/zero of=big bs=1M count=60 2>&1; stat -c %s big")
+        assert "No space left on device" in big.stdout_text
+        assert 7 * MIB < int(big.stdout_text.splitlines()[-1]) <= 9 * MIB
+        with pytest.raises(PathError) as caught:
+            await sandbox.write("more", b"x" * MIB)
+        assert caught.value.reason == "no_space"
+        await sandbox.exec("rm ~/big")
+        many = await sandbox.exec("mkdir d && cd d && i=0; while (: >f$i) 2>/dev/null; do i=$((i+1)); done; ls | wc -l")
+        assert 150 < int(many.stdout_text) < 230
+        with pytest.raises(PathError) as caught:
+            await sandbox.write("one-more", b"x")
+        assert caught.value.reason == "no_space"
+        assert (await sandbox.exec(["true"])).exit_code == 0
+    assert (mounts(own_state), loops(own_state), leftovers(provider)) == ([], "", [])
+
+
+@pytest.mark.anyio
+async def test_a_kept_workspace_is_plain_files_at_the_path_that_was_told(own_state: Path) -> None:
+    async with docker_provider(own_state) as provider:
+        async with await provider.create(spec(keep=3600.0)) as sandbox:
+            await sandbox.exec("echo hi >a; ln -s a b; mkdir -p d/e; echo deep >d/e/f; chmod 4755 a; chmod 000 d; >~/h")
+        workspace = Path(sandbox.ref.workspace)
+        assert sorted(os.listdir(workspace)) == [".kinfold", "a", "b", "d"]
+        assert (workspace / "d/e/f").read_text() == "deep\n"
+        assert os.readlink(workspace / "b") == "a"
+        assert workspace.joinpath("a").stat().st_mode & 0o7777 == 0o755
+        assert workspace.joinpath("a").stat().st_uid == workspace.stat().st_uid == 1000
+        assert sorted(os.listdir(workspace.parent.parent)) == ["disk"]
+        assert os.listdir(workspace.parent) == ["workspace"]
+        assert (mounts(own_state), loops(own_state)) == ([], "")
+
+
+@pytest.mark.anyio
+async def test_too_much_to_copy_out_stays_mounted_and_comes_back_after_a_restart(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "COPIED_INODES", 20)
+    async with docker_provider(own_state) as provider:
+        async with await provider.create(spec(keep=3600.0)) as sandbox:
+            await sandbox.exec("touch $(seq 30); >~/h")
+        root = provider.workspaces.layout(sandbox.id).root
+        assert os.listdir(root / "disk") == ["workspace"]
+        assert "nosuid,nodev" in mounts(own_state)[0]
+        quota.detach(root)
+        assert not Path(sandbox.ref.workspace).exists()
+        assert await reap(provider) == []
+        assert len(os.listdir(sandbox.ref.workspace)) == 31
+        assert provider.workspaces.remove(sandbox.id, workspace=True) == []
+    assert (mounts(own_state), loops(own_state)) == ([], "")
+
+
+@pytest.mark.anyio
+async def test_a_copy_that_does_not_fit_is_refused_with_the_numbers(own_state: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "big").write_bytes(b"x" * (9 * MIB))
+    async with docker_provider(own_state) as provider:
+        with pytest.raises(ConfigError, match=rf"{8 * MIB} bytes.*9437184 bytes in 1 entries up to 'big'"):
+            await provider.create(spec(limits=SMALL, copy_from=str(source)))
+        (source / "big").unlink()
+        for number in range(250):
+            (source / str(number)).touch()
+        with pytest.raises(ConfigError, match="more than the 200 entries"):
+            await provider.create(spec(limits=SMALL, copy_from=str(source)))
+        assert (mounts(own_state), leftovers(provider)) == ([], [])
+
+
+@pytest.mark.anyio
+async def test_a_host_that_is_nearly_full_gets_no_sandbox(own_state: Path) -> None:
+    async with DockerProvider(state_dir=own_state, disk_reserve=1 << 60) as provider:
+        with pytest.raises(StartFailed, match=r"nearly full: \d+ MiB are free .* stay in reserve"):
+            await provider.create(spec())
+        assert leftovers(provider) == []

@@ -152,7 +152,8 @@ static bool pump_exec(struct exec *e)
         }
         more = pump(r, 0) || more;
         more = pump(r, 1) || more;
-        if (finished(r) && !channel_full(r->channel)) {
+        /* What ends because the sandbox does is the sandbox's loss, which the channel's end tells, not the exec's end. */
+        if (finished(r) && !channel_full(r->channel) && !kf.terminating) {
             send_end(r);
         }
     }

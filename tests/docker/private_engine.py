@@ -1,8 +1,8 @@
-"""An engine of a test's own, for what hurts an engine: killed, stopped, frozen and started again, never the machine's.
+"""An engine of a test's own, for what hurts one: killed, stopped, frozen, started again. Never the machine's own.
 
-It lives in a network namespace of its own (a second dockerd in the first one's would delete the shared bridge), with its
-own data root, exec root, containerd, socket and control group; so all that it ever started can be found and ended, even
-where it is dead itself. The namespace is held by a process that dies with the test run, and so does the engine.
+It lives in a network namespace of its own (beside the first one's, it would delete the shared bridge), with its own
+data root, exec root, containerd, socket and control group: all that it ever started can be found and ended, also
+where it is dead itself. The namespace's holder dies with the test run, and so does the engine.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PrivateEngine:
     # --- a look at it -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def api(self, timeout: float = 30) -> Iterator[Any]:
+    def api(self, timeout: int = 30) -> Iterator[Any]:
         """The SDK's own client."""
         import docker
 

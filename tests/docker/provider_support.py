@@ -22,13 +22,13 @@ def spec(**fields: Any) -> SandboxSpec:
 
 @asynccontextmanager
 async def docker_provider(
-    state: Path, *, channel: ChannelKind = "auto", instance: str | None = None
+    state: Path, *, channel: ChannelKind = "auto", instance: str | None = None, host: str | None = None
 ) -> AsyncIterator[DockerProvider]:
     """A provider on `state`. What the first one measures of the engine serves the test run's others."""
     measured = state.parent / "probes-of-this-run"
     if measured.exists() and not (state / "probes").exists():
         shutil.copytree(measured, state / "probes")
-    async with DockerProvider(state_dir=state, channel=channel, instance=instance) as provider:
+    async with DockerProvider(state_dir=state, channel=channel, instance=instance, host=host) as provider:
         yield provider
     if (state / "probes").exists():
         shutil.copytree(state / "probes", measured, dirs_exist_ok=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from tests.docker.provider_support import containers_of, docker_provider, engine_api, leftovers, spec
 
 from kinfold.errors import SandboxError, SandboxLost
+from kinfold.sandbox.base import ExecRequest
 from kinfold.sandbox.docker.provider import ChannelKind
 from kinfold.sandbox.docker.stream import open_engine_stream
 from kinfold.sandbox.docker.sweep import sweep
@@ -126,6 +128,21 @@ async def test_a_killed_supervisor_is_a_lost_sandbox_with_the_reason(own_state: 
                 api.kill(sandbox.ref.handle)
             with pytest.raises(SandboxLost, match=r"killed from outside \(exit code 137\)"):
                 await sandbox.exec(["true"])
+        assert leftovers(provider) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("channel", ["auto", "engine"])
+async def test_what_a_container_that_is_stopped_takes_along_is_lost_and_not_cancelled(
+    own_state: Path, channel: ChannelKind
+) -> None:
+    async with docker_provider(own_state, channel=channel) as provider:
+        async with await provider.create(spec()) as sandbox:
+            process = await sandbox.start(ExecRequest(command=["sleep", "60"]))
+            with engine_api() as api:
+                await anyio.to_thread.run_sync(api.stop, sandbox.ref.handle)
+            with pytest.raises(SandboxLost, match=r"it was stopped \(exit code 0\)"):
+                await process.wait()
         assert leftovers(provider) == []
 
 

@@ -71,8 +71,10 @@ class TreeState:
         match event:
             case TaskStarted(sandbox_id=sandbox):
                 self.sandbox = sandbox or self.sandbox
-            case SandboxChanged(sandbox_id=sandbox):
+            case SandboxChanged(sandbox_id=sandbox, state=state):
                 self.sandbox = sandbox
+                if self.main is not None:
+                    self.main.note = "" if state == "ready" else f"sandbox {state}"
             case RunStarted():
                 self._begin(event)
             case RunEnded():

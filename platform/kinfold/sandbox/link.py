@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 
-from kinfold.errors import SandboxError, SandboxLost, StartFailed
+from kinfold.errors import EngineUnavailable, SandboxError, SandboxLost, StartFailed
 from kinfold.sandbox.base import Provider, SandboxRef
 from kinfold.sandbox.channel import Channel, ChannelBroken, DeadlinePassed
 from kinfold.sandbox.collect import Answer
@@ -21,6 +21,9 @@ from kinfold.sandbox.protocol import Request
 
 T = TypeVar("T")
 Ask = tuple[bytes, Callable[[], Answer[T]]]
+Change = Literal["degraded", "ready", "lost"]
+OnChange = Callable[[Change, str], None]
+"""Called with what became of the connection, and why."""
 
 PATIENCE = 60.0
 """Seconds without a frame after which an ordinary request is given up."""
@@ -31,17 +34,25 @@ _DELAYS = (0.0, 0.25, 1.5)
 """Seconds before each attempt at a new channel."""
 _IN_FLIGHT = 16
 _PAUSE_POLL = 1.0
+_OUTAGE_POLL = 0.5
 _FAILURES = (ChannelBroken, SandboxError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
 """What one attempt at a new channel may fail with; the next one may succeed. (`TimeoutError` is an `OSError`.)"""
 
 
 class Link:
-    """Owns the channel. `generation` never changes in its life: another one means that the container restarted."""
+    """Owns the channel. `generation` never changes in its life: another one means that the container restarted.
 
-    def __init__(self, provider: Provider, ref: SandboxRef, *, keepalive: float) -> None:
+    `outage`: for how many seconds an engine that does not answer is waited for. No longer than execs outlive the last
+    channel: what ran would be gone by then.
+    """
+
+    def __init__(self, provider: Provider, ref: SandboxRef, *, keepalive: float, outage: float) -> None:
         self.ref = ref
+        self.on_change: OnChange | None = None
         self._provider = provider
         self._keepalive = keepalive
+        self._outage = outage
+        self._degraded = False
         self._channel: Channel | None = None
         self._lost: str | None = None
         self._lock = asyncio.Lock()
@@ -84,6 +95,7 @@ class Link:
         """From now on everything raises `SandboxLost` with this reason; the error to raise now."""
         if self._lost is None:
             self._lost = reason
+            self._tell("lost", reason)
         return SandboxLost(self._lost)
 
     async def restored(self, broken: Channel) -> Channel:
@@ -96,29 +108,61 @@ class Link:
 
     async def _anew(self, old: Channel) -> Channel:
         failure: BaseException | None = old.broken
-        for delay in _DELAYS:
+        give_up = asyncio.get_running_loop().time() + self._outage
+        attempts = iter(_DELAYS)
+        delay = next(attempts, None)
+        while delay is not None:
             await anyio.sleep(delay)
             try:
                 channel = await self._attempt()
             except SandboxLost as lost:
                 self.lose(lost.message)
                 raise
+            except EngineUnavailable as error:
+                self._wait_for_engine(error, give_up)
+                delay = _OUTAGE_POLL
             except _FAILURES as error:
                 failure = error
+                self._degrade(f"no channel: {str(error) or type(error).__name__}")
                 await self._while_paused()
-                continue
-            if channel.hello.generation != old.hello.generation:
-                await channel.aclose()
-                raise self.lose(
-                    f"the container of {self.ref.id} was restarted: its supervisor is a new one, all that ran is gone"
-                )
-            self.reconnects += 1
-            self._adopt(channel)
-            return channel
+                delay = next(attempts, None)
+            else:
+                return await self._take_over(channel, old)
         raise self.lose(
             f"the supervisor of {self.ref.id} could not be reached again in {len(_DELAYS)} attempts: "
             f"{str(failure) or type(failure).__name__}"
         ) from failure
+
+    async def _take_over(self, channel: Channel, old: Channel) -> Channel:
+        if channel.hello.generation != old.hello.generation:
+            await channel.aclose()
+            raise self.lose(
+                f"the container of {self.ref.id} was restarted: its supervisor is a new one, all that ran is gone"
+            )
+        self.reconnects += 1
+        self._adopt(channel)
+        if self._degraded:
+            self._degraded = False
+            self._tell("ready", "the supervisor answers again")
+        return channel
+
+    def _wait_for_engine(self, error: EngineUnavailable, give_up: float) -> None:
+        """An engine that does not answer says nothing about the sandbox; raises `SandboxLost` when it is too late."""
+        self._degrade(error.message)
+        if asyncio.get_running_loop().time() >= give_up:
+            raise self.lose(
+                f"sandbox {self.ref.id} was out of reach for {self._outage:g} s (orphan_grace), its execs are ended: "
+                f"{error.message}"
+            ) from error
+
+    def _degrade(self, reason: str) -> None:
+        if not self._degraded:
+            self._degraded = True
+            self._tell("degraded", reason)
+
+    def _tell(self, change: Change, reason: str) -> None:
+        if self.on_change is not None:
+            self.on_change(change, reason)
 
     async def _while_paused(self) -> None:
         """Wait as long as the engine holds the container frozen: nobody in it can answer, and no time passes there."""
@@ -133,9 +177,18 @@ class Link:
         return any(ref.id == self.ref.id and ref.state == "paused" for ref in refs)
 
     async def _attempt(self) -> Channel:
-        with anyio.fail_after(_ATTEMPT_TIMEOUT):
-            stream = await self._provider.open_stream(self.ref)
-            return await Channel.open(stream, keepalive=self._keepalive)
+        """Raises `EngineUnavailable` also where only the way to the supervisor takes too long."""
+        stream = None
+        try:
+            with anyio.fail_after(_ATTEMPT_TIMEOUT):
+                stream = await self._provider.open_stream(self.ref)
+                return await Channel.open(stream, keepalive=self._keepalive)
+        except TimeoutError as error:
+            if stream is not None:
+                raise
+            raise EngineUnavailable(
+                f"no stream to {self.ref.id} within {_ATTEMPT_TIMEOUT:g} s", hint="`kinfold doctor` checks the engine"
+            ) from error
 
     def _adopt(self, channel: Channel) -> None:
         self._channel = channel
@@ -229,6 +282,7 @@ class Link:
 
     async def aclose(self) -> None:
         """Close the channel; further calls raise `SandboxLost`."""
+        self.on_change = None
         if self._restoring is not None:
             self._restoring.cancel()
             await asyncio.gather(self._restoring, return_exceptions=True)

@@ -30,7 +30,7 @@ from kinfold.sandbox.channel import RemoteError
 from kinfold.sandbox.collect import Plain
 from kinfold.sandbox.execs import ExecInfo, Execs, Kept
 from kinfold.sandbox.files import Files
-from kinfold.sandbox.link import Link
+from kinfold.sandbox.link import Link, OnChange
 from kinfold.sandbox.process import Process
 from kinfold.sandbox.protocol import Request, WriteFlag
 from kinfold.sandbox.transfer import READ_LIMIT, FileWriter, Transfer
@@ -66,7 +66,8 @@ class Sandbox:
         self._spec = spec
         self._not_enforced = not_enforced
         self._on_close = on_close
-        self._link = Link(provider, ref, keepalive=min(_KEEPALIVE, spec.orphan_grace / 4))
+        keepalive = min(_KEEPALIVE, spec.orphan_grace / 4)
+        self._link = Link(provider, ref, keepalive=keepalive, outage=spec.orphan_grace)
         self._execs = Execs(self._link, {**spec.env, **spec.secrets})
         self._files = Files(self._link)
         self._transfer = Transfer(self._link)
@@ -117,6 +118,10 @@ class Sandbox:
     def not_enforced(self) -> tuple[Control, ...]:
         """Controls that were asked for and do not hold here."""
         return self._not_enforced
+
+    def watch(self, on_change: OnChange) -> None:
+        """Call this when the supervisor is out of reach (`degraded`), is back (`ready`), or is given up (`lost`)."""
+        self._link.on_change = on_change
 
     # --- programs ---------------------------------------------------------------------------------------------------
 

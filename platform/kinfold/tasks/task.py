@@ -23,6 +23,7 @@ from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
 from kinfold.messages import Artifact, ErrorInfo, Usage
 from kinfold.models.base import Model
 from kinfold.sandbox.base import Provider, SandboxSpec
+from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.log import EventLog
 from kinfold.tasks.main_run import MainRun
@@ -126,6 +127,7 @@ class ParentTask:
             self._out = self._open_out(plan.spec)
             self._log = self._open_log(plan.spec)
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
+            self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             await self._announce(plan.prompt, plan.model.name)
             self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
             self._group.start_soon(self._work, self._main)
@@ -241,6 +243,12 @@ class ParentTask:
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
         for message in _not_enforced(sandbox):
             await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
+
+    def _on_change(self, group: anyio.abc.TaskGroup, sandbox_id: str, state: Change, detail: str) -> None:
+        """The connection to the sandbox came to grief, or is well again: those who watch the task are told."""
+        if not self._done.is_set():
+            changed = SandboxChanged(task_id=self.id, sandbox_id=sandbox_id, state=state, detail=detail)
+            group.start_soon(self._opened(self._log).append, changed)
 
     # --- running ---------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ import anyio
 import pytest
 from tests.unit.sandbox.fake_supervisor import FakeProvider, Frame, Peer, end, error, items, record
 
-from kinfold.errors import PathError, SandboxLost, StartFailed
+from kinfold.errors import EngineUnavailable, PathError, SandboxLost, StartFailed
 from kinfold.sandbox import channel as channel_module
 from kinfold.sandbox import execution
 from kinfold.sandbox import link as link_module
-from kinfold.sandbox.base import ExecRequest
+from kinfold.sandbox.base import ByteStream, ExecRequest, SandboxRef
 from kinfold.sandbox.protocol import Reply, Request
 from kinfold.sandbox.sandbox import Sandbox
 
@@ -358,3 +358,43 @@ async def test_a_signal_over_a_broken_channel_is_not_sent_again(provider: FakePr
     with pytest.raises(Exception, match="may or may not"):
         await process.signal(10)
     assert len(provider.all(Request.SIGNAL)) == 1
+
+
+async def test_an_engine_that_does_not_answer_is_waited_for_and_the_watcher_is_told(
+    provider: FakeProvider, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_OUTAGE_POLL", 0.01)
+    answers = provider.open_stream
+    tried: list[SandboxRef] = []
+    seen: list[tuple[str, str]] = []
+
+    async def away_for_a_while(ref: SandboxRef) -> ByteStream:
+        tried.append(ref)
+        if len(tried) <= 20:
+            raise EngineUnavailable("nobody there")
+        return await answers(ref)
+
+    monkeypatch.setattr(provider, "open_stream", away_for_a_while)
+    sandbox.watch(lambda state, why: seen.append((state, why)))
+    once(provider, hang_up, lambda peer, frame: peer.say(Reply.OK, frame.id))
+    await sandbox.pause()
+    assert len(tried) == 21
+    assert seen == [("degraded", "nobody there"), ("ready", "the supervisor answers again")]
+
+
+async def test_an_engine_that_stays_away_for_orphan_grace_is_a_loss_that_names_it(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_OUTAGE_POLL", 0.01)
+    seen: list[str] = []
+
+    async def away(ref: SandboxRef) -> ByteStream:
+        raise EngineUnavailable("nobody there")
+
+    async with await provider.sandbox(orphan_grace=1.0) as sandbox:
+        monkeypatch.setattr(provider, "open_stream", away)
+        sandbox.watch(lambda state, why: seen.append(state))
+        provider.peers[0].hang_up()
+        with anyio.fail_after(5), pytest.raises(SandboxLost, match=r"out of reach for 1 s.*nobody there"):
+            await sandbox.pause()
+    assert seen == ["degraded", "lost"]

@@ -311,7 +311,6 @@ class DockerProvider:
     async def _dialled(self, ref: SandboxRef) -> ByteStream | None:
         """The supervisor's own connection to us; None where it does not come and the engine's stream may do."""
         facts = await self.engine.facts()
-        await self.containers.check_alive(ref.id, ref.handle)
         try:
             async with Listener(self.workspaces.layout(ref.id).dial, peer_uids=_peer_uids(facts)) as listener:
                 stream = await self._accepted(listener, ref)

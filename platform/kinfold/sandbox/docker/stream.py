@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -161,13 +162,54 @@ class EngineStream:
 
 async def open_engine_stream(engine: Engine, container: str) -> EngineStream:
     """Start a relay in the container and give back its stream. Raises `EngineRefused` (404 gone, 409 not running)."""
-    sock, held, early = await engine.call(
-        "open a channel", lambda api: _start_relay(api, container), deadline=_START_DEADLINE, settle=True
-    )
-    return EngineStream(sock, held, early)
+    opening = _Opening(container)
+    try:
+        await engine.call("open a channel", opening.run, deadline=_START_DEADLINE)
+    except BaseException:
+        opening.give_up()
+        raise
+    return EngineStream(*opening.taken())
 
 
-def _start_relay(api: APIClient, container: str) -> tuple[socket.socket, Any, bytes]:
+class _Opening:
+    """A relay on its way. Who waits for it may leave: what a slow engine still brings then is closed at once."""
+
+    def __init__(self, container: str) -> None:
+        self._container = container
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._made: tuple[socket.socket, _Held, bytes] | None = None
+
+    def run(self, api: APIClient) -> None:
+        """Blocking, in a thread."""
+        made = _start_relay(api, self._container)
+        with self._lock:
+            self._made = made
+            if self._given_up:
+                self._close()
+
+    def taken(self) -> tuple[socket.socket, _Held, bytes]:
+        """What `run` made."""
+        if self._made is None:
+            raise RuntimeError("not run")
+        return self._made
+
+    def give_up(self) -> None:
+        """Nobody wants it any more."""
+        with self._lock:
+            self._given_up = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._made is not None:
+            sock, held, _ = self._made
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            held.close()
+            sock.close()
+
+
+def _start_relay(api: APIClient, container: str) -> tuple[socket.socket, _Held, bytes]:
     """Blocking: exec the relay, take over its connection."""
     command = [SUPERVISOR, "connect", "--socket", SOCKET_DIR]
     made = api.exec_create(container, command, stdin=True, stdout=True, stderr=True, tty=False, user="0:0", workdir="/")

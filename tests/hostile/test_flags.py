@@ -53,11 +53,18 @@ GOLDEN = {
     "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     "SecurityOpt": ["no-new-privileges:true"],
     "ShmSize": SHARED,
-    "Sysctls": {"kernel.shmall": str(SHARED // os.sysconf("SC_PAGE_SIZE")), "kernel.shmmax": str(SHARED)},
+    "Sysctls": {
+        "kernel.shmall": str(SHARED // os.sysconf("SC_PAGE_SIZE")),
+        "kernel.shmmax": str(SHARED),
+        "kernel.msgmni": "16",
+        "kernel.msgmnb": "16384",
+        "kernel.sem": "250 32000 100 128",
+    },
     "Tmpfs": {
         "/run": "rw,noexec,nosuid,nodev,size=1048576,nr_inodes=500,mode=0755",
         "/run/kf": "rw,noexec,nosuid,nodev,size=1048576,nr_inodes=500,mode=0700",
-        "/tmp": f"rw,exec,nosuid,nodev,size={SHARED},nr_inodes=20000,mode=1777",
+        "/tmp": f"rw,exec,nosuid,nodev,size={SHARED},nr_inodes=4096,mode=1777",
+        "/dev/shm": f"rw,noexec,nosuid,nodev,size={SHARED},nr_inodes=4096,mode=1777",
     },
     "Ulimits": [
         {"Name": "nofile", "Hard": 4096, "Soft": 4096},

@@ -89,9 +89,8 @@ async def test_the_agents_files_go_by_the_agents_own_hand_where_the_host_may_not
         for target in (layout.workspace, layout.home):
             left = os.listdir(target) if target.exists() else []
             assert left == [], f"on a {here} engine"
-        assert await provider.remove_directories(record, workspace=True) == ()
-        await provider.records.release(record.id, keep_until=None)
-        assert leftovers(provider) == []
+        assert provider.workspaces.remove(record.id, workspace=True) == []
+        assert provider.workspaces.ids() == []
 
 
 @pytest.mark.threat("O04")

@@ -71,6 +71,9 @@ static bool take(struct config *config, const char *option, const char *value)
         config->orphan_grace = n * SECOND;
     } else if (strcmp(option, "--nofile") == 0) {
         return number(value, UINT64_MAX, &config->nofile) || refuse(option, "wants a number");
+    } else if (strcmp(option, "--egress") == 0) {
+        config->egress = true;
+        return number(value, 65535, &config->egress_port) || refuse(option, "wants a port, 0 for any that is free");
     } else if (strcmp(option, "--fsize") == 0) {
         return number(value, UINT64_MAX, &config->fsize) || refuse(option, "wants a number of bytes");
     } else {

@@ -51,12 +51,27 @@ static void env_free(struct env_list *list)
     free(list->slots);
 }
 
+/* Where programs find the proxy: the names that tools look for, and loopback left to itself. */
+static void env_proxy(struct env_list *list)
+{
+    static char proxies[4][64];
+    static const char *const names[] = {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"};
+    static const char *const none[] = {"no_proxy=localhost,127.0.0.1,::1", "NO_PROXY=localhost,127.0.0.1,::1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(proxies[i], sizeof proxies[i], "%s=http://127.0.0.1:%u", names[i], egress_port());
+        env_set(list, proxies[i], strlen(proxies[i]));
+    }
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        env_set(list, none[i], strlen(none[i]));
+    }
+}
+
 static bool env_build(struct env_list *list, const struct wanted *w)
 {
     static char home[4200];
     static const char *const fixed[] = {"USER=agent", "LOGNAME=agent", "TMPDIR=/tmp", "TZ=UTC",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"};
-    size_t most = w->envc + kf.config.env_count + 8, slots = 16;
+    size_t most = w->envc + kf.config.env_count + 16, slots = 16;
     while (slots < 2 * most) {
         slots *= 2;
     }
@@ -72,6 +87,9 @@ static bool env_build(struct env_list *list, const struct wanted *w)
     env_set(list, home, strlen(home));
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         env_set(list, fixed[i], strlen(fixed[i]));
+    }
+    if (egress_port() != 0) {
+        env_proxy(list);
     }
     for (size_t i = 0; i < kf.config.env_count; i++) {
         env_set(list, kf.config.env[i], strlen(kf.config.env[i]));

@@ -205,6 +205,9 @@ int init_main(int argc, char **argv)
     if (!set_up_root()) {
         return fail(kf.config.root);
     }
+    if (kf.config.egress && !egress_listen(kf.config.egress_port)) {
+        return fail("cannot listen on the loopback interface");
+    }
     cgroup_open();
     set_up_rings();
     measure();

@@ -55,6 +55,13 @@ void loop_free_later(void *memory)
     later.all[later.count++] = memory;
 }
 
+void loop_forget(void)
+{
+    while (later.count > 0) {
+        free(later.all[--later.count]);
+    }
+}
+
 uint64_t loop_clock(void)
 {
     struct timespec t;
@@ -131,14 +138,13 @@ int loop_run(void)
         timers();
         busy = channels_step();
         busy = readers_pump() || busy;
+        egress_step();
         channels_flush();
         execs_evict();
         if (shims_short() && (n == 0 || kf.now >= kf.refill_at + 50 * MS) && kf.now >= kf.refill_at) {
             shims_refill();
         }
-        while (later.count > 0) {
-            free(later.all[--later.count]);
-        }
+        loop_forget();
     }
     channels_flush();
     return kf.exit_code;

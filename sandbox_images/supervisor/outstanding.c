@@ -47,6 +47,9 @@ void request_free(struct request *r)
     if (r->owner_end != NULL) {
         owner_drop(r);
     }
+    if (r->claim != NULL) {
+        egress_drop(r->claim);
+    }
     loop_free_later(r);
     if (e != NULL && r->kind == REQUEST_READER) {
         stream_pace(e); /* a reader less: nothing may pause the program now */

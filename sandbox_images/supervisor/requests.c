@@ -243,7 +243,7 @@ static bool on_file(struct channel *c, const struct kf_header *h, const uint8_t 
 static bool is_follow_up(uint8_t type)
 {
     return type == KF_STDIN || type == KF_STDIN_EOF || type == KF_CREDIT || type == KF_FORGET || type == KF_CANCEL ||
-           type == KF_WDATA || type == KF_WDATA_EOF;
+           type == KF_WDATA || type == KF_WDATA_EOF || (type > KF_EGRESS && type <= KF_EGRESS_CLOSE);
 }
 
 static bool follow_up(struct channel *c, const struct kf_header *h, const uint8_t *payload)
@@ -256,6 +256,10 @@ static bool follow_up(struct channel *c, const struct kf_header *h, const uint8_
     case KF_FORGET: return on_forget(&r);
     case KF_CANCEL: return h->length == 0 && on_cancel(c, h->id);
     case KF_WDATA: return on_write_data(c, h->id, payload, h->length, false);
+    case KF_EGRESS_DATA:
+    case KF_EGRESS_EOF:
+    case KF_EGRESS_CREDIT:
+    case KF_EGRESS_CLOSE: return egress_follow_up(c, h, &r);
     default: return on_write_data(c, h->id, payload, h->length, true);
     }
 }
@@ -297,6 +301,7 @@ bool request_dispatch(struct channel *c, const struct kf_header *h, const uint8_
     case KF_RESUME: return h->length == 0 && pause_or_resume(c, h->id, false);
     case KF_USAGE: return h->length == 0 && on_usage(c, h->id);
     case KF_EXECS: return h->length == 0 && on_execs(c, h->id);
+    case KF_EGRESS: return egress_request(c, h->id, &r);
     case KF_KEPT: return kept_request(c, h->id, &r);
     default: return false;
     }

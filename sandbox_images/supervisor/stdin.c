@@ -4,14 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "super.h"
 
 static void grant(struct input *in)
 {
-    uint64_t limit = in->accepted - in->have + STDIN_WINDOW;
+    uint64_t limit = in->accepted - in->spill.have + STDIN_WINDOW;
     if (in->eof || limit < in->granted + STDIN_WINDOW / 4) {
         return; /* not for every few bytes */
     }
@@ -29,11 +28,7 @@ void input_close(struct input *in)
     if (!in->closed) {
         in->closed = true;
         loop_close(&in->watch);
-        if (in->spill >= 0) {
-            close(in->spill);
-        }
-        in->spill = -1;
-        in->have = 0;
+        spill_free(&in->spill);
     }
 }
 
@@ -59,23 +54,12 @@ static ssize_t push(struct input *in, const uint8_t *data, size_t length)
     return n < 0 && errno == EAGAIN ? 0 : n;
 }
 
-/* The next of what waits, as much as one write takes. */
-static size_t next_piece(const struct input *in, uint8_t *piece, size_t size)
-{
-    size_t length = STDIN_WINDOW - in->from < in->have ? STDIN_WINDOW - in->from : in->have;
-    length = length < size ? length : size;
-    if (pread(in->spill, piece, length, (off_t)in->from) != (ssize_t)length) {
-        abort(); /* it was written there, and nobody else has it */
-    }
-    return length;
-}
-
 /* Give the program what waits for it. A closed stdin swallows the rest: a host that streams must not hang on it. */
 static void drain(struct input *in)
 {
     static uint8_t piece[65536];
-    while (in->have > 0) {
-        ssize_t n = push(in, piece, next_piece(in, piece, sizeof piece));
+    while (in->spill.have > 0) {
+        ssize_t n = push(in, piece, spill_peek(&in->spill, piece, sizeof piece));
         if (n < 0) {
             input_close(in);
             break;
@@ -83,14 +67,13 @@ static void drain(struct input *in)
         if (n == 0) {
             break;
         }
-        in->from = (in->from + (size_t)n) % STDIN_WINDOW;
-        in->have -= (size_t)n;
+        spill_drop(&in->spill, (size_t)n);
     }
     grant(in);
-    if (in->have == 0 && in->eof) {
+    if (in->spill.have == 0 && in->eof) {
         input_close(in);
     }
-    arm(in, in->have > 0);
+    arm(in, in->spill.have > 0);
 }
 
 static void on_room(struct watch *w, uint32_t events)
@@ -102,25 +85,7 @@ static void on_room(struct watch *w, uint32_t events)
 void input_start(struct exec *e, int fd)
 {
     e->in.watch = (struct watch){.fd = fd, .ready = on_room};
-    e->in.spill = -1;
-}
-
-/* False: no descriptor or no memory for it. */
-static bool keep(struct input *in, const uint8_t *data, size_t length)
-{
-    if (in->spill < 0) {
-        in->spill = memfd_create("kf-input", MFD_CLOEXEC);
-    }
-    for (size_t done = 0; done < length;) {
-        size_t at = (in->from + in->have) % STDIN_WINDOW;
-        size_t piece = STDIN_WINDOW - at < length - done ? STDIN_WINDOW - at : length - done;
-        if (pwrite(in->spill, data + done, piece, (off_t)at) != (ssize_t)piece) {
-            return false;
-        }
-        in->have += piece;
-        done += piece;
-    }
-    return true;
+    spill_init(&e->in.spill, STDIN_WINDOW);
 }
 
 bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t length)
@@ -136,13 +101,13 @@ bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t len
     length -= (size_t)(in->accepted - offset);
     in->accepted += length;
     ssize_t n = 0;
-    if (!in->closed && in->have == 0) {
+    if (!in->closed && in->spill.have == 0) {
         n = push(in, data, length);
         if (n < 0) {
             input_close(in);
         }
     }
-    if (!in->closed && (size_t)n < length && !keep(in, data + n, length - (size_t)n)) {
+    if (!in->closed && (size_t)n < length && !spill_add(&in->spill, data + n, length - (size_t)n)) {
         input_close(in);
         exec_kill(e, CANCELLED, 0); /* never run on with a part of its input as if that were all */
         return true;

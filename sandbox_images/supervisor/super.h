@@ -13,6 +13,7 @@
 #include "list.h"
 #include "ring.h"
 #include "shimproto.h"
+#include "spill.h"
 
 #define MS 1000000ull               /* nanoseconds */
 #define SECOND 1000000000ull
@@ -40,6 +41,7 @@ void loop_change(struct watch *w, uint32_t events);
 void loop_remove(struct watch *w);             /* stop watching; the descriptor stays open */
 void loop_close(struct watch *w);              /* stop watching and close */
 void loop_free_later(void *memory);            /* freed at the end of the turn: events may still name it */
+void loop_forget(void);                        /* the turn is over: free them */
 uint64_t loop_clock(void);
 int loop_run(void);
 
@@ -60,7 +62,7 @@ struct channel {
     struct link ops;                           /* the file requests among them, in turn */
 };
 
-enum request_kind { REQUEST_OP, REQUEST_READER, REQUEST_KILL, REQUEST_SIGNAL, REQUEST_OWNER };
+enum request_kind { REQUEST_OP, REQUEST_READER, REQUEST_KILL, REQUEST_SIGNAL, REQUEST_OWNER, REQUEST_EGRESS };
 
 /* One outstanding request of a channel. */
 struct request {
@@ -78,6 +80,7 @@ struct request {
     uint64_t sent[2], limit[2], until[2];
     uint8_t only;                              /* KEPT: 1 or 2, the stream wanted; else 0 */
     struct owner_end *owner_end;
+    struct claim *claim;
 };
 
 struct channel *channel_new(int fd, struct dial *dial);
@@ -119,8 +122,7 @@ struct input {
     struct exec *exec;
     bool wanted, armed, eof, closed;           /* eof: the host has said so; closed: the pipe is */
     uint64_t accepted, granted, eof_at;
-    int spill;                                 /* a circle of STDIN_WINDOW bytes, a memfd made when first needed; -1: none */
-    size_t from, have;
+    struct spill spill;                        /* what the program has not read yet */
 };
 
 struct exec {
@@ -242,6 +244,16 @@ bool shim_send_start(struct shim *s, const struct shim_message *m, const struct 
 struct shim *shim_any(void);
 void shims_reap(void);
 
+/* ---- egress.c: connections of programs, carried to a host that has claimed them */
+#define EGRESS_WINDOW 262144u
+struct claim;
+bool egress_listen(uint64_t port);             /* on 127.0.0.1; 0: any free port */
+uint16_t egress_port(void);                    /* 0: not asked for */
+bool egress_request(struct channel *c, uint64_t id, struct kf_reader *r);
+bool egress_follow_up(struct channel *c, const struct kf_header *h, struct kf_reader *r);
+void egress_drop(struct claim *claim);         /* its channel is gone, or it was cancelled */
+void egress_step(void);                        /* once a turn: what waited for room or descriptors */
+
 /* ---- links.c: the listening socket and the dialled ones */
 bool links_listen(void);
 void links_dial(void);
@@ -264,6 +276,8 @@ struct config {
     bool have_user, seccomp, local;
     uid_t uid;
     gid_t gid;
+    bool egress;
+    uint64_t egress_port;
     uint64_t orphan_grace, nofile, fsize;
     const char **env;
     size_t env_count;

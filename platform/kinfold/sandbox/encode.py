@@ -20,6 +20,7 @@ _READ = Struct("<QQBQ")
 _WRITE = Struct("<BI")
 _LIST = Struct("<IIB")
 _MAKE_DIR = Struct("<IB")
+_EGRESS_CREDIT = Struct("<IQ")
 
 
 def hello() -> bytes:
@@ -149,3 +150,18 @@ def rename(source: bytes, target: bytes, *, replace: bool) -> bytes:
 def symlink(target: bytes, path: bytes) -> bytes:
     """SYMLINK's payload."""
     return pack_bytes(target) + pack_bytes(path)
+
+
+def egress(streams: int) -> bytes:
+    """EGRESS's payload."""
+    return _U32.pack(streams)
+
+
+def egress_stream(number: int) -> bytes:
+    """EGRESS_DATA's payload up to the data, and the whole of EGRESS_EOF's and EGRESS_CLOSE's."""
+    return _U32.pack(number)
+
+
+def egress_credit(number: int, limit: int) -> bytes:
+    """EGRESS_CREDIT's payload."""
+    return _EGRESS_CREDIT.pack(number, limit)

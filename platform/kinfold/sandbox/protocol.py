@@ -22,6 +22,8 @@ STDIN_WINDOW = 262_144
 """Stdin bytes that may be sent before the first WINDOW."""
 WRITE_WINDOW = 1_048_576
 """File bytes that may be sent before the first WINDOW."""
+EGRESS_WINDOW = 262_144
+"""Bytes of a stream that either side may send before it is granted more."""
 EVERYTHING = 2**64 - 1
 """As a READ's limit: to the end of the file."""
 MAX_U64 = 2**64 - 1
@@ -61,6 +63,11 @@ class Request(IntEnum):
     REMOVE = 0x28
     RENAME = 0x29
     SYMLINK = 0x2A
+    EGRESS = 0x30
+    EGRESS_DATA = 0x31
+    EGRESS_EOF = 0x32
+    EGRESS_CREDIT = 0x33
+    EGRESS_CLOSE = 0x34
 
 
 class Reply(IntEnum):
@@ -73,6 +80,12 @@ class Reply(IntEnum):
     OUTPUT = 0x45
     STARTED = 0x46
     WINDOW = 0x47
+    EGRESS_READY = 0x48
+    EGRESS_OPENED = 0x49
+    EGRESS_BYTES = 0x4A
+    EGRESS_ENDED = 0x4B
+    EGRESS_ROOM = 0x4C
+    EGRESS_GONE = 0x4D
 
 
 class ExecMode(IntFlag):

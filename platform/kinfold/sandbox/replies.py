@@ -413,3 +413,36 @@ def kept_end(payload: bytes | memoryview) -> tuple[int, int]:
     if not 1 <= state <= 3:
         raise ProtocolViolation(f"an exec in state {state}")
     return state, total
+
+
+def egress_ready(payload: bytes | memoryview) -> int:
+    """EGRESS_READY: the port."""
+    reader = PayloadReader(payload)
+    port = reader.u16()
+    reader.done()
+    return port
+
+
+def egress_stream(payload: bytes | memoryview) -> int:
+    """EGRESS_OPENED, EGRESS_ENDED, EGRESS_GONE: the stream's number."""
+    reader = PayloadReader(payload)
+    number = reader.u32()
+    reader.done()
+    return number
+
+
+def egress_bytes(payload: bytes | memoryview) -> tuple[int, memoryview]:
+    """EGRESS_BYTES: the stream's number and at least one byte."""
+    reader = PayloadReader(payload)
+    number, data = reader.u32(), reader.rest()
+    if not data:
+        raise ProtocolViolation("an EGRESS_BYTES without bytes")
+    return number, data
+
+
+def egress_room(payload: bytes | memoryview) -> tuple[int, int]:
+    """EGRESS_ROOM: the stream's number and the offset that may be reached."""
+    reader = PayloadReader(payload)
+    number, limit = reader.u32(), reader.u64()
+    reader.done()
+    return number, limit

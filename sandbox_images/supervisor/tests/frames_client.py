@@ -34,8 +34,12 @@ TYPES = {
     "LIST": 0x23,
     "WDATA": 0x24,
     "WDATA_EOF": 0x25,
+    "EGRESS": 0x30,
+    "EGRESS_DATA": 0x31,
+    "EGRESS_EOF": 0x32,
 }
 OK, ERROR, DATA, ITEMS, OUTPUT, STARTED, WINDOW = range(0x41, 0x48)
+EGRESS_READY, EGRESS_OPENED, EGRESS_BYTES, EGRESS_ENDED, _, EGRESS_GONE = range(0x48, 0x4E)
 ENDED_BY = [
     "",
     "exited",

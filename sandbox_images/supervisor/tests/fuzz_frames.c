@@ -1,6 +1,6 @@
 /* libFuzzer target: the input is a frame as the host would send it. EXEC is decoded; a file request is decoded and run for some
- * steps in an empty root, with WDATA, WDATA_EOF and CREDIT taken from what follows the frame; any payload goes through
- * every get of the reader. */
+ * steps in an empty root, with WDATA, WDATA_EOF and CREDIT taken from what follows the frame; one of egress and those after
+ * it are spoken on a channel with a claim and two connections; any payload goes through every get of the reader. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "egress.h"
 #include "files.h"
 #include "frames.h"
+#include "turn.h"
 #include "wanted.h"
 
 #define ROOM_EVERY 2048 /* inputs between two sweeps of the root */
@@ -111,6 +113,63 @@ static void exec(const uint8_t *payload, size_t length)
     }
 }
 
+#define CLAIM 5u
+
+/* Set up once: a channel's shims and listeners are not there. */
+static bool speaking(void)
+{
+    static bool begun;
+    begun = begun || (turn_begin() && egress_listen(0));
+    return begun;
+}
+
+static void swallow(int fd)
+{
+    static uint8_t bytes[65536];
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+        ;
+}
+
+/* All frames of the input on a channel of its own. Its programs write, read, and go away as the frames' sizes say. */
+static void speak(const uint8_t *data, size_t size)
+{
+    static const uint8_t streams[4] = {3};
+    struct channel *c;
+    struct kf_header header = {.length = 4, .type = KF_EGRESS, .id = CLAIM};
+    int host = turn_channel(&c), programs[2], ours;
+    if (!request_dispatch(c, &header, streams))
+        abort();
+    struct claim *claim = request_find(c, CLAIM)->claim;
+    for (int i = 0; i < 2; i++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+            abort();
+        programs[i] = pair[0];
+        ours = pair[1];
+        tube_new(claim, ours);
+    }
+    bool legal = true;
+    for (size_t at = 0; legal && size - at >= KF_HEADER && kf_header_read(data + at, &header) && header.type >= KF_EGRESS &&
+                        header.length <= size - at - KF_HEADER; at += KF_HEADER + header.length) {
+        int program = programs[header.id % 2];
+        if (header.id % 7 == 0)
+            shutdown(program, header.id % 3 == 0 ? SHUT_RDWR : SHUT_WR);
+        else if (header.id % 5 != 0)
+            (void)!send(program, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (header.id % 3 == 0)
+            swallow(program);
+        header.id = CLAIM;
+        legal = request_dispatch(c, &header, data + at + KF_HEADER);
+        turns();
+        swallow(host);
+    }
+    channel_close(c);
+    close(host);
+    close(programs[0]);
+    close(programs[1]);
+    loop_forget();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned inputs;
@@ -127,6 +186,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         request(header.type, payload, header.length, rest, rest_length < 4096 ? rest_length : 4096);
     if (header.type == KF_EXEC)
         exec(payload, header.length);
+    if (header.type > KF_EGRESS && header.type <= KF_EGRESS_CLOSE && speaking())
+        speak(data, size);
     if (++inputs % ROOM_EVERY == 0)
         sweep();
     return 0;

@@ -381,13 +381,28 @@ FRAMES_OF_REPLIES = [
     ("window", "WINDOW", 0x47, ("u8", "stream", 0), ("u64", "limit", 1048576 + 262144)),
 ]
 
+FRAMES_OF_EGRESS = [
+    ("egress", "EGRESS", 0x30, ("u32", "streams", 64)),
+    ("egress-data", "EGRESS_DATA", 0x31, ("u32", "stream", 3), ("rest", "data", b"HTTP/1.1 200 OK")),
+    ("egress-eof", "EGRESS_EOF", 0x32, ("u32", "stream", 3)),
+    ("egress-credit", "EGRESS_CREDIT", 0x33, ("u32", "stream", 3), ("u64", "limit", 2**33)),
+    ("egress-close", "EGRESS_CLOSE", 0x34, ("u32", "stream", 2**32 - 1)),
+    ("egress-ready", "EGRESS_READY", 0x48, ("u16", "port", 3128)),
+    ("egress-opened", "EGRESS_OPENED", 0x49, ("u32", "stream", 4)),
+    ("egress-bytes", "EGRESS_BYTES", 0x4A, ("u32", "stream", 4), ("rest", "data", b"CONNECT a:443 HTTP/1.1")),
+    ("egress-ended", "EGRESS_ENDED", 0x4B, ("u32", "stream", 4)),
+    ("egress-room", "EGRESS_ROOM", 0x4C, ("u32", "stream", 4), ("u64", "limit", 524288)),
+    ("egress-gone", "EGRESS_GONE", 0x4D, ("u32", "stream", 4)),
+]
+ALL_FRAMES = FRAMES_OF_REQUESTS + FRAMES_OF_EXECS + FRAMES_OF_REPLIES + FRAMES_OF_EGRESS
+
 
 def main():
     print(
         "# Written by tests/make_golden.py. `name hex` per line; the frame's named values as JSON above it, named as in"
     )
     print('# FRAMES.md; bytes as text where printable ASCII, else {"hex": …}. "OK X" is the OK reply to request X.')
-    for index, (name, kind, code, *row) in enumerate(FRAMES_OF_REQUESTS + FRAMES_OF_EXECS + FRAMES_OF_REPLIES):
+    for index, (name, kind, code, *row) in enumerate(ALL_FRAMES):
         frame(name, kind, code, 0x0102030405060700 + index, *row)
 
 

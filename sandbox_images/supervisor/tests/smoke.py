@@ -16,7 +16,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from frames_client import ALL, ERROR, OK, OUTPUT, WINDOW, Client, decode_end, new_id, pack_bytes
+from frames_client import (
+    ALL,
+    EGRESS_BYTES,
+    EGRESS_ENDED,
+    EGRESS_GONE,
+    EGRESS_OPENED,
+    EGRESS_READY,
+    ERROR,
+    OK,
+    OUTPUT,
+    WINDOW,
+    Client,
+    decode_end,
+    new_id,
+    pack_bytes,
+)
 
 CHECKS: list[Callable[[Local], None]] = []
 STUBBORN = (
@@ -53,6 +68,8 @@ class Local:
                 d / "dial",
                 "--orphan-grace",
                 "30",
+                "--egress",
+                "0",
             ]
         )
         self.client = self.accept()
@@ -279,6 +296,40 @@ def an_illegal_frame_ends_its_channel_and_nothing_else(box: Local) -> None:
     box.client.call("KILL", struct.pack("<QQ", ident, 0))
     box.client.send("FORGET", new_id(), struct.pack("<IQ", 1, ident))
     assert ident not in totals(box.client)
+
+
+TALK = """
+import os, socket, sys, urllib.parse
+at = urllib.parse.urlsplit(os.environ["https_proxy"])
+s = socket.create_connection((at.hostname, at.port))
+try:
+    s.sendall(b"ask")
+    s.shutdown(socket.SHUT_WR)
+    print(b"".join(iter(lambda: s.recv(65536), b"")).decode())
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@check
+def a_programs_connection_is_carried_to_a_host_that_claims_it_and_cut_where_none_does(box: Local) -> None:
+    """By the variables that every program gets, unless the exec sets its own."""
+    assert box.client.run(["python3", "-c", TALK]).out.strip() in (b"ConnectionResetError", b"BrokenPipeError")
+    assert b"http_proxy=http://own\n" in box.client.run(["env"], env=("http_proxy=http://own",)).out
+    box.client.send("EGRESS", 9, struct.pack("<I", 4))
+    assert box.client.receive(9)[0] == EGRESS_READY
+    ident = box.client.start(["python3", "-c", TALK])
+    assert box.client.receive(9) == (EGRESS_OPENED, struct.pack("<I", 1))
+    asked = b""
+    while (frame := box.client.receive(9))[0] == EGRESS_BYTES:
+        asked += frame[1][4:]
+    assert (asked, frame) == (b"ask", (EGRESS_ENDED, struct.pack("<I", 1)))
+    box.client.send("EGRESS_DATA", 9, struct.pack("<I", 1) + b"answer")
+    box.client.send("EGRESS_EOF", 9, struct.pack("<I", 1))
+    assert box.client.finish(ident).out == b"answer\n"
+    assert box.client.receive(9) == (EGRESS_GONE, struct.pack("<I", 1))
+    box.client.send("CANCEL", 9)
+    assert box.client.receive(9)[0] == ERROR
 
 
 @check

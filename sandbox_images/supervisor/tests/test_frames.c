@@ -122,7 +122,7 @@ int main(void)
     int frames = check_golden("golden_frames.txt"); /* tests run in the supervisor's folder, or beside it */
     if (frames < 0)
         frames = check_golden("../golden_frames.txt");
-    CHECK(frames >= 87);
+    CHECK(frames >= 98);
     CHECK(!kf_is_file_request(KF_WDATA) && !kf_is_file_request(KF_EXEC) && !kf_is_file_request(0x26));
     DONE();
 }

@@ -108,6 +108,11 @@ ENCODERS: dict[str, Callable[[Fields], bytes]] = {
     "REMOVE": lambda f: encode.remove(f["path"], recursive=f["recursive"]),
     "RENAME": lambda f: encode.rename(f["from"], f["to"], replace=f["replace"]),
     "SYMLINK": lambda f: encode.symlink(f["target"], f["path"]),
+    "EGRESS": lambda f: encode.egress(f["streams"]),
+    "EGRESS_DATA": lambda f: encode.egress_stream(f["stream"]) + f["data"],
+    "EGRESS_EOF": lambda f: encode.egress_stream(f["stream"]),
+    "EGRESS_CREDIT": lambda f: encode.egress_credit(f["stream"], f["limit"]),
+    "EGRESS_CLOSE": lambda f: encode.egress_stream(f["stream"]),
 }
 
 
@@ -197,6 +202,15 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     ),
     "STARTED": (replies.started, lambda f: f["pid"]),
     "WINDOW": (replies.window, lambda f: f["limit"]),
+    "EGRESS_READY": (replies.egress_ready, lambda f: f["port"]),
+    "EGRESS_OPENED": (replies.egress_stream, lambda f: f["stream"]),
+    "EGRESS_BYTES": (
+        lambda payload: (lambda number, data: (number, bytes(data)))(*replies.egress_bytes(payload)),
+        lambda f: (f["stream"], f["data"]),
+    ),
+    "EGRESS_ENDED": (replies.egress_stream, lambda f: f["stream"]),
+    "EGRESS_ROOM": (replies.egress_room, lambda f: (f["stream"], f["limit"])),
+    "EGRESS_GONE": (replies.egress_stream, lambda f: f["stream"]),
 }
 REQUESTS = [one for one in golden() if one.frame in ENCODERS]
 REPLIES = [one for one in golden() if one.frame in DECODERS]
@@ -225,7 +239,7 @@ def test_a_reply_is_decoded_field_for_field(one: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in REPLIES if one.frame not in ("DATA", "OUTPUT", "OK PING")], ids=lambda one: one.name
+    "one", [one for one in REPLIES if one.frame not in ("DATA", "OUTPUT", "OK PING", "EGRESS_BYTES")], ids=lambda one: one.name
 )
 def test_a_reply_cut_short_or_too_long_is_a_violation(one: Golden) -> None:
     decode, _ = DECODERS[one.frame]

@@ -36,6 +36,10 @@ DECODERS: list[Callable[[bytes], Any]] = [
     replies.usage,
     replies.execs,
     replies.kept_end,
+    replies.egress_ready,
+    replies.egress_stream,
+    replies.egress_bytes,
+    replies.egress_room,
 ]
 Frame = tuple[int, int, bytes]
 
@@ -105,7 +109,7 @@ def test_the_largest_frames_pass_through_a_buffer_that_holds_few_of_them() -> No
         HEADER.pack(0, Reply.DATA, 1, 0, 1),
         HEADER.pack(0, Reply.DATA, 0, 1, 1),
         HEADER.pack(0, Reply.DATA, 0, 0, 0),
-        HEADER.pack(0, 0x48, 0, 0, 1),
+        HEADER.pack(0, 0x4E, 0, 0, 1),
         HEADER.pack(0, 0x10, 0, 0, 1),
     ],
     ids=["over the limit", "huge", "padding", "wide padding", "id zero", "unknown type", "a request"],

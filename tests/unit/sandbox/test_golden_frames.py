@@ -239,7 +239,9 @@ def test_a_reply_is_decoded_field_for_field(one: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in REPLIES if one.frame not in ("DATA", "OUTPUT", "OK PING", "EGRESS_BYTES")], ids=lambda one: one.name
+    "one",
+    [one for one in REPLIES if one.frame not in ("DATA", "OUTPUT", "OK PING", "EGRESS_BYTES")],
+    ids=lambda one: one.name,
 )
 def test_a_reply_cut_short_or_too_long_is_a_violation(one: Golden) -> None:
     decode, _ = DECODERS[one.frame]

@@ -44,6 +44,7 @@ async def test_a_made_workspace_stays_for_keep_with_its_files(own_state: Path) -
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G03")
 async def test_a_hostile_tree_goes_with_its_sandbox(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         async with await provider.create(spec()) as sandbox:
@@ -82,6 +83,7 @@ async def test_another_process_connects_and_its_leaving_ends_nothing(own_state: 
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G02")
 async def test_gone_replaced_and_unknown_are_told_apart(own_state: Path, tmp_path: Path) -> None:
     async with docker_provider(own_state) as provider:
         sandbox = await provider.create(spec(detached=True))
@@ -102,6 +104,7 @@ async def test_gone_replaced_and_unknown_are_told_apart(own_state: Path, tmp_pat
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("C08", "G02")
 async def test_a_look_alike_in_a_sandboxs_place_is_neither_used_nor_removed(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         sandbox = await provider.create(spec(detached=True))
@@ -120,6 +123,7 @@ async def test_a_look_alike_in_a_sandboxs_place_is_neither_used_nor_removed(own_
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("channel", ["auto", "engine"])
+@pytest.mark.threat("F05", "K10")
 async def test_a_killed_supervisor_is_a_lost_sandbox_with_the_reason(own_state: Path, channel: ChannelKind) -> None:
     async with docker_provider(own_state, channel=channel) as provider:
         async with await provider.create(spec()) as sandbox:
@@ -147,6 +151,7 @@ async def test_what_a_container_that_is_stopped_takes_along_is_lost_and_not_canc
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("F04")
 async def test_a_container_removed_underneath_is_a_lost_sandbox(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         async with await provider.create(spec()) as sandbox:
@@ -158,6 +163,7 @@ async def test_a_container_removed_underneath_is_a_lost_sandbox(own_state: Path)
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("F04")
 async def test_a_paused_container_is_an_error_that_names_the_cure(own_state: Path) -> None:
     async with docker_provider(own_state, channel="engine") as provider:
         sandbox = await provider.create(spec(detached=True))

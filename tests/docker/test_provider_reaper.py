@@ -50,6 +50,7 @@ def of(reaped: list[Reaped], name: str) -> Reaped:
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("C08", "G01")
 async def test_a_sandbox_whose_owner_was_killed_is_reaped_and_a_look_alike_survives(
     own_state: Path, look_alike: str
 ) -> None:
@@ -89,6 +90,7 @@ async def test_a_detached_sandbox_lives_until_its_lease_ends(own_state: Path) ->
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G01")
 async def test_an_intent_without_a_container_is_cleaned_with_its_directories(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         record = await _intended(provider)
@@ -100,6 +102,7 @@ async def test_an_intent_without_a_container_is_cleaned_with_its_directories(own
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G01")
 async def test_a_kept_workspace_goes_when_its_time_is_over_and_not_before(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         async with await provider.create(spec(keep=3600.0)) as sandbox:
@@ -113,6 +116,7 @@ async def test_a_kept_workspace_goes_when_its_time_is_over_and_not_before(own_st
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("C08")
 async def test_what_has_our_label_but_no_record_is_reported_and_left(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         sandbox = await provider.create(spec(detached=True))
@@ -130,6 +134,7 @@ async def test_what_has_our_label_but_no_record_is_reported_and_left(own_state: 
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("C08", "C09")
 async def test_one_installation_never_reaps_anothers(own_state: Path, tmp_path: Path) -> None:
     async with docker_provider(own_state) as one, docker_provider(tmp_path / "two") as two:
         sandbox = await two.create(spec(detached=True, ttl=3600.0))
@@ -144,6 +149,7 @@ async def test_one_installation_never_reaps_anothers(own_state: Path, tmp_path: 
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G01")
 async def test_two_reapers_at_once_are_as_good_as_one(own_state: Path) -> None:
     async with docker_provider(own_state) as provider, docker_provider(own_state) as other:
         sandbox = await provider.create(spec(detached=True))
@@ -172,6 +178,7 @@ async def test_a_name_that_a_dead_process_held_can_be_used_again(own_state: Path
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("G01")
 async def test_an_outdated_supervisor_goes_unless_it_is_used_or_anothers(own_state: Path) -> None:
     async with docker_provider(own_state) as provider:
         own = provider.containers.volume().labels

@@ -183,7 +183,7 @@ async def test_a_shim_that_dies_proves_nothing_so_everything_of_the_agent_ends_a
         for mode in ("daemons", "comets", "nameless"):
             neighbour = await box.start(ExecRequest(command=NEIGHBOUR))
             running = await box.start(ExecRequest(command=["./tree", mode], timeout=60, stream=True))
-            assert await anext(running.output())
+            assert (await anext(running.output())).data
             signal_from_outside(shim_of(box, "./tree"), "KILL")
             async with asyncio.timeout(20):
                 assert (await running.wait()).ended_by == "kill_failed", mode

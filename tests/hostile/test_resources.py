@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.docker.provider_support import engine_api
+from tests.docker.provider_support import docker_provider, engine_api, spec
 from tests.hostile.hostile_support import sandbox_with, supervisor_memory
 from tests.hostile.outside import as_root_inside, of_the_agent, processes_of
 
@@ -223,10 +223,31 @@ async def test_a_sandbox_whose_memory_file_systems_are_full_still_works(own_stat
         assert (await box.exec("head -c 20000000 /dev/zero | tail -c 1 | wc -c")).stdout.strip() == b"1"
 
 
-@pytest.mark.threat("R07")
-async def test_a_disk_without_a_quota_is_not_claimed_to_have_one(own_state: Path) -> None:
-    async with sandbox_with(own_state) as box:
+@pytest.mark.threat("R07", "R08")
+async def test_a_workspaces_bytes_and_files_end_at_the_limits_or_the_limits_are_not_claimed(own_state: Path) -> None:
+    async with sandbox_with(own_state, disk_bytes=8 * MIB, disk_inodes=200) as box, sandbox_with(
+        own_state / "other"
+    ) as neighbour:
+        claimed = "disk" not in {control.name for control in box.not_enforced}
+        for directory in ("/workspace", "/home/agent"):
+            filled = await box.exec(f"dd if=/dev/zero of={directory}/big bs=1M count=60", timeout=30)
+            assert (b"No space left" in filled.stderr) == claimed, filled.stderr_text
+            files = await box.exec(f"rm {directory}/big; for i in $(seq 400); do : > {directory}/$i; done; ls {directory}")
+            assert (len(files.stdout.split()) < 400) == claimed
+            await box.exec(f"rm -f {directory}/*")
+            await works(box)
+        await neighbour.write("fine", b"x" * MIB)
+    with_a_given = spec(workspace=str(given(own_state)))
+    async with docker_provider(own_state) as provider, await provider.create(with_a_given) as box:
         assert "disk" in {control.name for control in box.not_enforced}
+
+
+def given(place: Path) -> Path:
+    """A directory of the operator's, which the agent may write."""
+    directory = place / "given"
+    directory.mkdir()
+    directory.chmod(0o777)
+    return directory
 
 
 PLACES = {"/dev/mqueue", "/dev/shm", "/home/agent", "/tmp", "/workspace"}

@@ -16,13 +16,26 @@ from typing import Any
 
 import anyio
 
-from kinfold.events import EVENT, Event, EventBase, TaskEnded, timestamp
+from kinfold.events import (
+    EVENT,
+    Event,
+    EventBase,
+    RunEnded,
+    StepStarted,
+    TaskEnded,
+    TextDelta,
+    ThinkingDelta,
+    ToolEnded,
+    ToolOutput,
+    ToolStarted,
+    timestamp,
+)
+from kinfold.tasks.redaction import Pieces, Redaction
 
 log = logging.getLogger(__name__)
 
-HIDDEN = "[secret]"
-MIN_SECRET = 4
-"""Shorter secrets are not hidden: their letters occur everywhere."""
+_Stream = tuple[str, ...]
+"""What makes pieces one text: whose, of what kind, of which call."""
 
 
 class EventLog:
@@ -33,16 +46,40 @@ class EventLog:
         self._events: list[Event] = []
         self._changed = anyio.Event()
         self._sealed = False
-        self._secrets = [secret for secret in secrets if len(secret) >= MIN_SECRET]
+        self._redaction = Redaction(secrets)
+        self._streams: dict[_Stream, tuple[Pieces, EventBase]] = {}
+        """Texts that arrive in pieces, each with the last event of it."""
         self._path = path
         self._fd = None if path is None else _create(path)
 
-    async def append(self, event: EventBase) -> Event:
-        """Number, stamp and keep an event; the numbered one is returned. After `task_ended` nothing is kept."""
-        numbered = self._redacted(event.model_copy(update={"seq": len(self._events) + 1, "at": timestamp()}))
+    async def append(self, event: EventBase) -> Event | None:
+        """Number, stamp and keep an event, its secrets hidden; the numbered one is returned.
+
+        None where nothing is kept: after `task_ended`, and of a piece of text that may be the beginning of a secret.
+        That comes with the text's next piece, or before what ends it.
+        """
         if self._sealed:
             log.warning("event after the end of task %s: %s", event.task_id, type(event).__name__)
-            return numbered
+            return None
+        if not self._redaction:
+            return self._keep(event)
+        stream = _stream_of(event)
+        if stream is not None:
+            return self._piece(stream, event)
+        for ended in [known for known in self._streams if _ends(event, known)]:
+            pieces, last = self._streams.pop(ended)
+            if rest := pieces.end():
+                self._keep(self._hidden_event(last, rest))
+        return self._keep(self._hidden_event(event))
+
+    def _piece(self, stream: _Stream, event: EventBase) -> Event | None:
+        pieces, _ = self._streams.get(stream) or (self._redaction.pieces(), event)
+        self._streams[stream] = (pieces, event)
+        shown = pieces.add(getattr(event, "text"))  # noqa: B009 - only events that have one are of a stream
+        return self._keep(self._hidden_event(event, shown)) if shown else None
+
+    def _keep(self, event: EventBase) -> Event:
+        numbered: Event = event.model_copy(update={"seq": len(self._events) + 1, "at": timestamp()})  # type: ignore[assignment]
         self._events.append(numbered)
         self._sealed = isinstance(event, TaskEnded)
         self._write(numbered)
@@ -80,17 +117,16 @@ class EventLog:
             self._path.unlink(missing_ok=True)
             self._path.parent.rmdir()
 
-    def _redacted(self, event: EventBase) -> Event:
-        """The event with every secret hidden. Text that streams in pieces can split a secret; that is not found."""
-        if not self._secrets:
-            return event  # type: ignore[return-value]  # every subclass of EventBase is in the union; a test says so
-        return EVENT.validate_python(self._hidden(event.dump()))
+    def _hidden_event(self, event: EventBase, text: str | None = None) -> Event:
+        """The event with every secret hidden; `text` is its own text, done already."""
+        hidden = self._hidden(event.dump())
+        return EVENT.validate_python(hidden if text is None else hidden | {"text": text})
 
     def _hidden(self, value: Any) -> Any:
         """Only in texts: a secret may look like a number or like one of the format's own words."""
         match value:
             case str() if value not in _own_words():
-                return functools.reduce(lambda text, secret: text.replace(secret, HIDDEN), self._secrets, value)
+                return self._redaction.whole(value)
             case list():
                 return [self._hidden(item) for item in value]
             case dict():
@@ -108,6 +144,30 @@ class EventLog:
         except OSError:
             log.exception("the event log of task %s cannot be written any more", event.task_id)
             self.close()
+
+
+def _stream_of(event: EventBase) -> _Stream | None:
+    """Which text the event is a piece of, if of any."""
+    match event:
+        case TextDelta() | ThinkingDelta():
+            return (event.run_id, event.type)
+        case ToolOutput():
+            return (event.run_id, event.type, event.call_id, event.stream)
+    return None
+
+
+def _ends(event: EventBase, stream: _Stream) -> bool:
+    """Whether a text has no more pieces after this event. A heartbeat, a retry or another's event lies between them."""
+    match event:
+        case TaskEnded():
+            return True
+        case RunEnded():
+            return stream[0] == event.run_id
+        case StepStarted() | ToolStarted():
+            return stream[0] == event.run_id and len(stream) == 2
+        case ToolEnded():
+            return stream[0] == event.run_id and event.call_id in stream[2:3]
+    return False
 
 
 @functools.cache

@@ -224,20 +224,25 @@ async def test_a_sandbox_whose_memory_file_systems_are_full_still_works(own_stat
 
 
 @pytest.mark.threat("R07", "R08")
-async def test_a_workspaces_bytes_and_files_end_at_the_limits_or_the_limits_are_not_claimed(own_state: Path) -> None:
-    async with sandbox_with(own_state, disk_bytes=8 * MIB, disk_inodes=200) as box, sandbox_with(
-        own_state / "other"
-    ) as neighbour:
+async def test_a_workspaces_bytes_and_files_end_at_the_limits_or_the_limits_are_not_claimed(
+    own_state: Path, tmp_path: Path
+) -> None:
+    async with (
+        sandbox_with(own_state, disk_bytes=8 * MIB, disk_inodes=200) as box,
+        sandbox_with(own_state / "other") as neighbour,
+    ):
         claimed = "disk" not in {control.name for control in box.not_enforced}
         for directory in ("/workspace", "/home/agent"):
             filled = await box.exec(f"dd if=/dev/zero of={directory}/big bs=1M count=60", timeout=30)
             assert (b"No space left" in filled.stderr) == claimed, filled.stderr_text
-            files = await box.exec(f"rm {directory}/big; for i in $(seq 400); do : > {directory}/$i; done; ls {directory}")
+            files = await box.exec(
+                f"rm {directory}/big; for i in $(seq 400); do : > {directory}/$i; done; ls {directory}"
+            )
             assert (len(files.stdout.split()) < 400) == claimed
             await box.exec(f"rm -f {directory}/*")
             await works(box)
         await neighbour.write("fine", b"x" * MIB)
-    with_a_given = spec(workspace=str(given(own_state)))
+    with_a_given = spec(workspace=str(given(tmp_path)))
     async with docker_provider(own_state) as provider, await provider.create(with_a_given) as box:
         assert "disk" in {control.name for control in box.not_enforced}
 

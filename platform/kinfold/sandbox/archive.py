@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from kinfold.errors import PathError
 from kinfold.sandbox.base import GIB, MIB, FileStat
-from kinfold.sandbox.workspace import normalize
+from kinfold.sandbox.workspace import is_under_root, normalize
 
 if TYPE_CHECKING:
     from kinfold.sandbox.sandbox import Sandbox
@@ -28,6 +28,7 @@ _PIECE = MIB
 _HEADER_BUDGET = 8 * MIB
 """What a stream may spend on headers between two members; a longer one is an attack on our memory."""
 _BLOCK = 512
+_FREE = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class ArchiveLimits:
     entries: int = 100_000
     total_bytes: int = 5 * GIB
     member_bytes: int = 2 * GIB
+    ratio: int = 100
+    """Bytes that members may grow to, for each byte that the stream holds of them; 16 MiB are free."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +85,30 @@ async def _members(sandbox: Sandbox, base: str, limits: ArchiveLimits) -> list[t
     if isinstance(top, PathError):
         raise top
     if top.type != "directory":
-        return [(posixpath.basename(base), top)] if top.type in ("file", "symlink") else []
+        return [(posixpath.basename(base), top)] if top.type == "file" else []
     listing = await sandbox.list(base, depth=2**32 - 1, max_entries=limits.entries)
     if listing.truncated:
         raise PathError("too_large", base, f"holds more than {limits.entries} entries, or is too deep to archive")
-    return [(entry.path[len(base) + 1 :], entry) for entry in listing.entries if entry.type != "other"]
+    return list(_sound(base, listing.entries))
+
+
+def _sound(base: str, entries: Iterable[FileStat]) -> Iterator[tuple[str, FileStat]]:
+    """What may go into an archive: each name once, beneath nothing but directories, no link that leads out of it.
+
+    A listing is no snapshot: under somebody's renames one name may be seen twice, as a link and as a directory. An
+    archive that holds both, and then a file beneath, makes whoever unpacks it write through the link.
+    """
+    directories, seen = {base}, set[str]()
+    for entry in entries:
+        above = posixpath.dirname(entry.path)
+        if entry.type == "other" or entry.path in seen or above not in directories:
+            continue
+        seen.add(entry.path)
+        if entry.type == "directory":
+            directories.add(entry.path)
+        elif entry.type == "symlink" and not is_under_root(posixpath.join(above, entry.target or "/"), base):
+            continue
+        yield entry.path[len(base) + 1 :], entry
 
 
 def _header(name: str, entry: FileStat, size: int) -> bytes:
@@ -97,7 +119,8 @@ def _header(name: str, entry: FileStat, size: int) -> bytes:
         info.type = tarfile.DIRTYPE
     elif entry.type == "symlink":
         info.type = tarfile.SYMTYPE
-        info.linkname = entry.target or ""
+        target, above = entry.target or "", posixpath.dirname(entry.path)
+        info.linkname = posixpath.relpath(target, above) if target.startswith("/") else target
     else:
         info.size = size
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
@@ -176,6 +199,9 @@ class _Extraction:
         self._sandbox = sandbox
         self._base = base
         self._limits = limits
+        self._links: set[str] = set()
+        """What this archive made links: nothing of it is written through them."""
+        self._stored = 0
         self.result = Extracted()
 
     def run(self, reader: _Reader) -> None:
@@ -195,23 +221,35 @@ class _Extraction:
         limits = self._limits
         if entries > limits.entries:
             raise PathError("too_large", self._base, f"the archive has more than {limits.entries} entries")
-        if not 0 <= member.size <= limits.member_bytes:
+        if member.size < 0:
+            raise PathError("invalid", member.name, f"cannot have {member.size} bytes")
+        if member.size > limits.member_bytes:
             raise PathError(
                 "too_large", member.name, f"has {member.size} bytes; at most {limits.member_bytes} are taken"
             )
+        holds: Any = member.sparse  # of a file with holes: offset and size of each piece that is there
+        self._stored += _BLOCK + (member.size if holds is None else sum(size for _, size in holds))
         self.result.total_bytes += member.size
+        if self.result.total_bytes > limits.ratio * self._stored + _FREE:
+            raise PathError(
+                "too_large", member.name, f"grows to more than {limits.ratio} times of what the archive holds of it"
+            )
         if self.result.total_bytes > limits.total_bytes:
             raise PathError("too_large", self._base, f"the archive holds more than {limits.total_bytes} bytes")
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         path = self._place(member.name)
         sandbox = self._sandbox
+        if path in self._links and (member.isdir() or member.isreg()):
+            anyio.from_thread.run(sandbox.remove, path)
+            self._links.discard(path)
         if member.isdir():
             if path != self._base:
                 anyio.from_thread.run(_make_dir, sandbox, path, (member.mode & 0o777) | 0o700)
             self.result.directories += 1
         elif member.issym():
             anyio.from_thread.run(_link, sandbox, member.linkname, path)
+            self._links.add(path)
             self.result.symlinks += 1
         elif member.isreg():
             self._file(tar, member, path)
@@ -237,7 +275,11 @@ class _Extraction:
         parts = name.split("/")
         if name.startswith("/") or ".." in parts:
             raise PathError("path_escape", name, "a member of the archive leaves the directory it is unpacked into")
-        return normalize(posixpath.join(self._base, name))
+        path = above = normalize(posixpath.join(self._base, name))
+        while self._links and (above := posixpath.dirname(above)) not in ("/", self._base):
+            if above in self._links:
+                raise PathError("path_escape", name, "a member of the archive lies behind a link of the same archive")
+        return path
 
 
 async def _make_dir(sandbox: Sandbox, path: str, mode: int) -> None:

@@ -291,7 +291,10 @@ class Sandbox:
         return await self._transfer.open_writer(path, mode=mode)
 
     def archive(self, path: str = ".", *, limits: ArchiveLimits | None = None) -> AsyncGenerator[bytes, None]:
-        """A tar stream of what lies at and below `path`: files, directories and links; other kinds are left out."""
+        """A tar stream of what lies at and below `path`: files, directories and links.
+
+        What is of other kinds is left out, and so is a link that leads out of what is archived.
+        """
         return pack(self, path, limits or ArchiveLimits())
 
     async def extract(

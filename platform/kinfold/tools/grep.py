@@ -67,7 +67,17 @@ async def _target(context: ToolContext, path: str) -> str:
         raise found
     if found.type == "other":
         raise PathError("not_regular", path)
+    if found.type == "symlink":
+        await _must_not_block(context, absolute)
     return "./" + absolute[len(WORKSPACE) + 1 :]
+
+
+async def _must_not_block(context: ToolContext, link: str) -> None:
+    try:
+        await context.sandbox.read(link, limit=0)
+    except PathError as error:
+        if error.reason == "not_regular":
+            raise
 
 
 async def _run(context: ToolContext, argv: list[str]) -> ExecResult:

@@ -42,6 +42,18 @@ static bool read_user(struct config *config, const char *text)
     return uid != 0 && uid != 65533 && uid != 65534;
 }
 
+static bool two_numbers(const char *text, uint64_t *first, uint64_t *second)
+{
+    char copy[48];
+    const char *colon = strchr(text, ':');
+    if (colon == NULL || (size_t)(colon - text) >= sizeof copy) {
+        return false;
+    }
+    memcpy(copy, text, (size_t)(colon - text));
+    copy[colon - text] = 0;
+    return number(copy, INT64_MAX, first) && number(colon + 1, INT64_MAX, second);
+}
+
 /* One option with its value; false after saying why. */
 static bool take(struct config *config, const char *option, const char *value)
 {
@@ -64,6 +76,13 @@ static bool take(struct config *config, const char *option, const char *value)
             return refuse(option, "wants K=V");
         }
         config->env[config->env_count++] = value;
+    } else if (strncmp(option, "--disk-", 7) == 0) {
+        config->disk = strcmp(option, "--disk-total") == 0    ? DISK_TOTAL
+                       : strcmp(option, "--disk-growth") == 0 ? DISK_GROWTH
+                       : strcmp(option, "--disk-quota") == 0  ? DISK_QUOTA
+                                                              : DISK_UNKNOWN;
+        return (config->disk != DISK_UNKNOWN && two_numbers(value, &config->disk_bytes, &config->disk_inodes)) ||
+               refuse(option, "is --disk-quota, --disk-total or --disk-growth, and wants BYTES:INODES");
     } else if (strcmp(option, "--orphan-grace") == 0) {
         if (!number(value, 1000000000, &n)) {
             return refuse(option, "wants whole seconds (0: never)");

@@ -133,6 +133,7 @@ void exec_ended(struct exec *e)
         e->duration_us = e->started == 0 ? 0 : (kf.now - e->started) / 1000;
     }
     e->ended_by = judge(e);
+    e->disk = disk_now();
     e->deadline = e->idle_deadline = e->drain_deadline = e->started_due = NEVER;
     e->end_total[0] = e->out[0].ring.total;
     e->end_total[1] = e->out[1].ring.total;
@@ -161,5 +162,10 @@ size_t exec_end_payload(const struct exec *e, const uint64_t totals[2], uint8_t 
     kf_put_u64(&w, e->oom_kills);
     kf_put_u64(&w, e->duration_us);
     kf_put_u32(&w, (uint32_t)e->start_errno);
+    kf_put_u64(&w, e->disk.bytes);
+    kf_put_u64(&w, e->disk.bytes_peak);
+    kf_put_u64(&w, e->disk.bytes_limit);
+    kf_put_u64(&w, e->disk.inodes);
+    kf_put_u64(&w, e->disk.inodes_limit);
     return kf_written(&w);
 }

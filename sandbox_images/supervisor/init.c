@@ -209,6 +209,7 @@ int init_main(int argc, char **argv)
         return fail("cannot listen on the loopback interface");
     }
     cgroup_open();
+    disk_open();
     set_up_rings();
     measure();
     kf.probe_deadline = kf.now + 2 * SECOND;

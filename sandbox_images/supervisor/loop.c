@@ -74,7 +74,8 @@ static int timeout_ms(bool busy)
     if (busy) {
         return 0;
     }
-    uint64_t next = exec_next_deadline();
+    uint64_t next = exec_next_deadline(), due = disk_due();
+    next = due < next ? due : next;
     uint64_t wait = next <= kf.now ? 0 : (next - kf.now + MS - 1) / MS;
     if (shims_short()) {
         uint64_t refill = kf.refill_at <= kf.now ? 1 : (kf.refill_at - kf.now + MS - 1) / MS;
@@ -139,6 +140,7 @@ int loop_run(void)
         busy = channels_step();
         busy = readers_pump() || busy;
         egress_step();
+        busy = disk_step() || busy;
         channels_flush();
         execs_evict();
         if (shims_short() && (n == 0 || kf.now >= kf.refill_at + 50 * MS) && kf.now >= kf.refill_at) {

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "disk.h"
 #include "files.h"
 #include "frames.h"
 #include "wanted.h"
@@ -154,12 +155,13 @@ struct exec {
     uint64_t oom_before, oom_kills, duration_us;
     uint8_t ended_by;
     uint64_t end_total[2];
+    struct disk_use disk;                      /* at its end */
     uint32_t *background;
     uint32_t background_count;
 };
 
 enum ended_by { EXITED = 1, SIGNALLED, TIMED_OUT, IDLE_TIMED_OUT, OUTPUT_LIMITED, PIDS_LIMITED, CANCELLED, OOM_KILLED,
-                KILL_FAILED };
+                KILL_FAILED, DISK_LIMITED };
 
 struct exec *exec_find(uint64_t id);
 void exec_free(struct exec *e);
@@ -279,6 +281,8 @@ struct config {
     bool egress;
     uint64_t egress_port;
     uint64_t orphan_grace, nofile, fsize;
+    enum disk_kind disk;
+    uint64_t disk_bytes, disk_inodes;
     const char **env;
     size_t env_count;
 };

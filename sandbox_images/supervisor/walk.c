@@ -122,7 +122,7 @@ static void place(struct kf_tree *t, const char *name)
 
 static bool hidden(const struct kf_tree *t, const char *name)
 {
-    return kf_is_temporary(name) || (t->skip_scratch && t->count == 1 && strcmp(name, ".kinfold") == 0);
+    return (!t->all && kf_is_temporary(name)) || (t->skip_scratch && t->count == 1 && strcmp(name, ".kinfold") == 0);
 }
 
 enum kf_tree_step kf_tree_next(struct kf_tree *t)

@@ -37,6 +37,7 @@ struct kf_tree {
     size_t count;
     uint32_t depth;
     bool skip_scratch; /* leave out .kinfold at the top */
+    bool all;          /* kinfold's temporary files, too; set after kf_tree_begin */
     bool truncated;    /* something deeper than 200 levels was left out */
     bool enter;        /* the current entry is a directory to go into */
     char *path;        /* of the current entry, relative to the top, with a zero after it */

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kinfold.sandbox.base import (
+    DiskUse,
     ExecRequest,
     ExecResult,
     FileStat,
@@ -33,6 +34,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "DiskUse",
     "DockerProvider",
     "ExecRequest",
     "ExecResult",

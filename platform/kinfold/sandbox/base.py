@@ -24,7 +24,7 @@ SCRATCH = ".kinfold"
 
 EndedBy = Literal[
     "exited", "signalled", "timed_out", "idle_timed_out", "output_limited", "pids_limited",
-    "cancelled", "oom_killed", "kill_failed",
+    "cancelled", "oom_killed", "kill_failed", "disk_limited",
 ]  # fmt: skip
 FileType = Literal["file", "directory", "symlink", "other"]
 
@@ -119,6 +119,32 @@ class ExecRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """What the workspace and the home take together. A limit of None: not known here."""
+
+    bytes: int
+    bytes_peak: int
+    """The highest that was seen: looked at by every exec's end and `usage`, and each second while a program runs."""
+    bytes_limit: int | None
+    inodes: int
+    inodes_limit: int | None
+
+    @classmethod
+    def of(cls, numbers: Sequence[int | None]) -> DiskUse | None:
+        """From what the supervisor says; None where it does not know."""
+        used, peak, limit, inodes, inodes_limit = numbers
+        if used is None or inodes is None:
+            return None
+        return cls(
+            bytes=used,
+            bytes_peak=used if peak is None else peak,
+            bytes_limit=limit,
+            inodes=inodes,
+            inodes_limit=inodes_limit,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     """How an exec ended. A non-zero exit is a result; a lost sandbox raises `SandboxLost`."""
 
@@ -145,6 +171,8 @@ class ExecResult:
     """Processes that the leader left running."""
     oom_kills: int = 0
     """How often the sandbox's OOM killer struck while this exec ran."""
+    disk: DiskUse | None = None
+    """At its end; None where nothing watches the disk (`LocalProvider`)."""
 
     @property
     def truncated(self) -> bool:
@@ -233,6 +261,7 @@ class SandboxUsage:
     pids_limit: int | None
     oom_kills: int | None
     execs_running: int
+    disk: DiskUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import anyio
 
 from kinfold.errors import KinfoldError, NotFound, SandboxError, SandboxLost
 from kinfold.sandbox import encode, replies
-from kinfold.sandbox.base import ExecRequest, ExecResult
+from kinfold.sandbox.base import DiskUse, ExecRequest, ExecResult
 from kinfold.sandbox.channel import FOREVER, Call, Channel, ChannelBroken, DeadlinePassed, RemoteError
 from kinfold.sandbox.collect import Plain
 from kinfold.sandbox.files import file_error, wire_path
@@ -334,6 +334,7 @@ class Exec:
             survivors=end.survivors,
             background_pids=end.background_pids,
             oom_kills=end.oom_kills,
+            disk=DiskUse.of(end.disk),
         )
 
 

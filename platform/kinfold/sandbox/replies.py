@@ -21,6 +21,7 @@ ENDINGS: tuple[EndedBy, ...] = (
     "cancelled",
     "oom_killed",
     "kill_failed",
+    "disk_limited",
 )
 PATH_REASONS: tuple[PathReason, ...] = (
     "path_escape",
@@ -109,6 +110,8 @@ class End(NamedTuple):
     oom_kills: int
     duration_us: int
     start_errno: int
+    disk: tuple[int | None, ...]
+    """Bytes, their peak and limit, inodes and their limit; None: not known."""
 
 
 class Chunk(NamedTuple):
@@ -137,8 +140,8 @@ _FAILURE = Struct("<Bi")
 _ITEM_FAILURE = Struct("<BBi")
 _OUTPUT = Struct("<BQ")
 _END = Struct("<BBiiQQQQII")
-_END_TAIL = Struct("<QQi")
-_USAGE = Struct("<9Q")
+_END_TAIL = Struct("<QQi5Q")
+_USAGE = Struct("<14Q")
 _OWNER_END = Struct("<QII")
 _KEPT = Struct("<BQ")
 _LEAST_ITEM = 4 + 1 + _FAILURE.size
@@ -223,7 +226,7 @@ def end(payload: bytes | memoryview) -> End:
     ended_by, exited, code, signal, out, err, out_head, err_head, killed, survivors = reader.take(_END)
     count = reader.count(4)
     pids = tuple(reader.take(Struct(f"<{count}I"))) if count else ()
-    oom_kills, duration_us, start_errno = reader.take(_END_TAIL)
+    oom_kills, duration_us, start_errno, *disk = reader.take(_END_TAIL)
     reader.done()
     if not 1 <= ended_by <= len(ENDINGS) or exited > 1 or not 0 <= start_errno <= _MAX_ERRNO:
         raise ProtocolViolation(f"an exec ended by {ended_by}, exited {exited}, errno {start_errno}")
@@ -243,6 +246,7 @@ def end(payload: bytes | memoryview) -> End:
         oom_kills,
         duration_us,
         start_errno,
+        tuple(None if number == NOT_READABLE else number for number in disk),
     )
 
 
@@ -383,7 +387,7 @@ def owner_ends(payload: bytes | memoryview) -> list[tuple[int, int, int]]:
 
 
 def usage(payload: bytes | memoryview) -> list[int | None]:
-    """OK of USAGE: its nine numbers, None where one is not readable."""
+    """OK of USAGE: its fourteen numbers, None where one is not readable."""
     reader = PayloadReader(payload)
     numbers = reader.take(_USAGE)
     reader.done()

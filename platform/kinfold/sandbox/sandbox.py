@@ -15,6 +15,7 @@ from kinfold.sandbox.archive import ArchiveLimits, Extracted, pack, unpack
 from kinfold.sandbox.base import (
     MIB,
     Control,
+    DiskUse,
     ExecRequest,
     ExecResult,
     FileStat,
@@ -203,7 +204,7 @@ class Sandbox:
     async def usage(self) -> SandboxUsage:
         """What it uses now."""
         numbers = await self._link.ask(Request.USAGE, b"", lambda: Plain(replies.usage))
-        cpu, memory, memory_peak, memory_limit, pids, pids_peak, pids_limit, oom_kills, running = numbers
+        cpu, memory, memory_peak, memory_limit, pids, pids_peak, pids_limit, oom_kills, running, *disk = numbers
         return SandboxUsage(
             cpu_seconds=None if cpu is None else cpu / 1_000_000,
             memory_bytes=memory,
@@ -214,6 +215,7 @@ class Sandbox:
             pids_limit=pids_limit,
             oom_kills=oom_kills,
             execs_running=running or 0,
+            disk=DiskUse.of(disk),
         )
 
     # --- files ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ _ENDINGS: dict[EndedBy, str] = {
     "pids_limited": "ended because the sandbox ran out of processes ({took}; {killed})",
     "cancelled": "cancelled after {took} ({killed})",
     "oom_killed": "killed because the sandbox ran out of memory ({took})",
+    "disk_limited": "ended because the workspace grew past its disk limit ({took}; {killed}): remove files first",
     "kill_failed": "could not be ended: {survivors} processes survived ({took})",
 }
 

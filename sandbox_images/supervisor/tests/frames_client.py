@@ -51,6 +51,7 @@ ENDED_BY = [
     "cancelled",
     "oom_killed",
     "kill_failed",
+    "disk_limited",
 ]
 ALL = 2**64 - 1
 
@@ -76,6 +77,7 @@ class End:
     oom_kills: int = 0
     duration_us: int = 0
     start_errno: int = 0
+    disk: tuple[int, ...] = ()
     out: bytes = b""
     err: bytes = b""
     frames: list[str] = field(default_factory=list)
@@ -89,7 +91,8 @@ def decode_end(payload: bytes) -> End:
     background = list(struct.unpack_from(f"<{count}I", payload, at))
     at += 4 * count
     oom, duration, errno = struct.unpack_from("<QQi", payload, at)
-    assert at + 20 == len(payload), (at, len(payload))
+    disk = struct.unpack_from("<5Q", payload, at + 20)
+    assert at + 60 == len(payload), (at, len(payload))
     return End(
         ENDED_BY[head[0]],
         bool(head[1]),
@@ -103,6 +106,7 @@ def decode_end(payload: bytes) -> End:
         oom,
         duration,
         errno,
+        disk,
     )
 
 

@@ -270,6 +270,15 @@ SIGNALLED = [
     ("u64", "duration_us", 0),
     ("i32", "start_errno", 0),
 ]
+DISK = [
+    ("u64", "disk_bytes", 4096),
+    ("u64", "disk_bytes_peak", 8192),
+    ("u64", "disk_bytes_limit", 5368709120),
+    ("u64", "disk_inodes", 17),
+    ("u64", "disk_inodes_limit", 262144),
+]
+NO_DISK = [(word, name, NONE) for word, name, _ in DISK]
+DISK_LIMITED = [("u8", "ended_by", 10), *SIGNALLED[1:], *DISK]
 ENDED_ROW = [("u64", "exec_id"), ("u32", "killed"), ("u32", "survivors")]
 EXEC_ROW = [
     ("u64", "exec_id"),
@@ -309,9 +318,10 @@ FRAMES_OF_REPLIES = [
         ("bytes", "build", b"0123abcd"),
     ),
     ("ok-ping", "OK PING", 0x41, ("rest", "data", b"are you there?")),
-    ("ok-exec", "OK EXEC", 0x41, *END),
-    ("ok-exec-timed-out", "OK EXEC", 0x41, *SIGNALLED),
-    ("ok-attach", "OK ATTACH", 0x41, *END),
+    ("ok-exec", "OK EXEC", 0x41, *END, *DISK),
+    ("ok-exec-timed-out", "OK EXEC", 0x41, *SIGNALLED, *NO_DISK),
+    ("ok-exec-disk-limited", "OK EXEC", 0x41, *DISK_LIMITED),
+    ("ok-attach", "OK ATTACH", 0x41, *END, *DISK),
     ("ok-signal", "OK SIGNAL", 0x41, ("u32", "signalled", 4)),
     ("ok-kill", "OK KILL", 0x41, ("u32", "killed", 4), ("u32", "survivors", 0)),
     (
@@ -339,6 +349,7 @@ FRAMES_OF_REPLIES = [
         ("u64", "pids_limit", 512),
         ("u64", "oom_kills", 0),
         ("u64", "execs_running", 1),
+        *DISK,
     ),
     (
         "ok-execs",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kinfold.errors import ConfigError
-from kinfold.sandbox.base import MIB, Limits, SandboxSpec
+from kinfold.sandbox.base import GIB, MIB, Limits, SandboxSpec
 from kinfold.sandbox.docker import labels
-from kinfold.sandbox.docker.create import Plan, engine_config
+from kinfold.sandbox.docker.create import THREADS, Plan, engine_config
 from kinfold.sandbox.docker.workspaces import Layout
 
 LAYOUT = Layout(
@@ -22,7 +22,7 @@ LAYOUT = Layout(
 )
 
 
-def config(**fields: Any) -> dict[str, Any]:
+def config(*, bounded: bool = False, **fields: Any) -> dict[str, Any]:
     """What is sent for this spec."""
     spec = SandboxSpec(**fields)
     plan = Plan(
@@ -33,6 +33,7 @@ def config(**fields: Any) -> dict[str, Any]:
         volume="kf",
         volume_labels={"kinfold.role": "supervisor"},
         labels={"kinfold.sandbox": "s"},
+        bounded=bounded,
     )
     return engine_config(plan)
 
@@ -112,7 +113,16 @@ def test_the_specs_words_become_the_supervisors_arguments() -> None:
     assert arguments == [
         *["init", "--root", "/workspace", "--home", "/home/agent", "--socket", "/run/kf/s", "--dial", "/run/kf/host"],
         *["--user", "1001:1002", "--orphan-grace", "2", "--nofile", "100", "--fsize", str(MIB)],
+        *["--disk-growth", f"{5 * GIB}:262144"],
+        *[word for name in THREADS for word in ("--env", f"{name}=2")],
     ]
+
+
+def test_threads_follow_the_cpus_and_a_bounded_disk_is_not_watched() -> None:
+    arguments = config(bounded=True, limits=Limits(cpus=0.5))["Cmd"]
+    assert "OMP_NUM_THREADS=1" in arguments
+    assert "--disk-quota" in arguments
+    assert "--disk-growth" not in arguments
 
 
 def test_few_open_files_for_a_program_leave_the_supervisor_its_own() -> None:

@@ -136,6 +136,9 @@ def _item(f: Fields) -> tuple[bytes, replies.Record | replies.Failure]:
     return f["path"], _record(f) if f["ok"] else replies.Failure(f["kind"], f["errno"])
 
 
+DISK = ("disk_bytes", "disk_bytes_peak", "disk_bytes_limit", "disk_inodes", "disk_inodes_limit")
+
+
 def _end(f: Fields) -> replies.End:
     return replies.End(
         ended_by=replies.ENDINGS[f["ended_by"] - 1],
@@ -149,6 +152,7 @@ def _end(f: Fields) -> replies.End:
         oom_kills=f["oom_kills"],
         duration_us=f["duration_us"],
         start_errno=f["start_errno"],
+        disk=tuple(None if f[key] == 2**64 - 1 else f[key] for key in DISK),
     )
 
 
@@ -162,6 +166,7 @@ def _hello(f: Fields) -> replies.Hello:
 USAGE = [
     *("cpu_us", "memory", "memory_peak", "memory_limit"),
     *("pids", "pids_peak", "pids_limit", "oom_kills", "execs_running"),
+    *DISK,
 ]
 DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     "OK HELLO": (replies.hello, _hello),

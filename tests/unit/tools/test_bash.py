@@ -164,6 +164,7 @@ def a_result(**values: Any) -> ExecResult:
         ("pids_limited", {}, "ran out of processes"),
         ("oom_killed", {}, "ran out of memory"),
         ("cancelled", {}, "cancelled after"),
+        ("disk_limited", {"killed": 1}, "past its disk limit"),
         ("kill_failed", {"survivors": 2}, "2 processes survived"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Plan:
     volume_labels: Mapping[str, str]
     """For the case that the engine has to make it."""
     labels: Mapping[str, str]
+    bounded: bool = False
+    """The workspace and the home lie on a file system of the limits' size; else the supervisor watches them."""
     ulimits: bool = True
     """Off where the engine may not set them (rootless with low limits of its own); the supervisor sets them then."""
 
@@ -45,7 +48,7 @@ def engine_config(plan: Plan) -> dict[str, Any]:
     return {
         "Image": plan.image_id,
         "Entrypoint": [SUPERVISOR],
-        "Cmd": supervisor_arguments(plan.spec, plan.limits),
+        "Cmd": supervisor_arguments(plan),
         "User": "0:0",
         "WorkingDir": "/",
         "Hostname": "sandbox",
@@ -64,13 +67,31 @@ def engine_config(plan: Plan) -> dict[str, Any]:
     }
 
 
-def supervisor_arguments(spec: SandboxSpec, limits: Limits) -> list[str]:
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "RAYON_NUM_THREADS",
+    "GOMAXPROCS",
+)
+"""How many threads libraries start where they would else count the host's processors; the quota then stops them all for
+most of each period. Not here: what builds read (`MAKEFLAGS`), and pools that wait more than they compute."""
+
+
+def supervisor_arguments(plan: Plan) -> list[str]:
     """`init` and its options."""
+    spec, limits = plan.spec, plan.limits
     arguments = ["init", "--root", WORKSPACE, "--home", HOME, "--socket", SOCKET_DIR, "--dial", DIAL]
     if spec.user is not None:
         arguments += ["--user", spec.user]
     arguments += ["--orphan-grace", f"{max(1, round(spec.orphan_grace))}"]
     arguments += ["--nofile", str(limits.open_files), "--fsize", str(limits.file_bytes)]
+    watched = "--disk-total" if plan.layout.made else "--disk-growth"
+    kind = "--disk-quota" if plan.bounded else watched
+    arguments += [kind, f"{limits.disk_bytes}:{limits.disk_inodes}"]
+    threads = max(1, math.ceil(limits.cpus))
+    arguments += [word for name in THREADS for word in ("--env", f"{name}={threads}")]
     return arguments
 
 

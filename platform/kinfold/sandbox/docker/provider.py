@@ -146,6 +146,7 @@ class DockerProvider:
                 limits=limits,
                 image_id=image_id,
                 layout=layout,
+                bounded=settled.bounded,
                 volume=self.containers.volume().name,
                 volume_labels=self.containers.volume().labels,
                 labels=self.containers.labels_of(record),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +63,21 @@ def program(own_state: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def events_of(state: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for path in (state / "tasks").glob("*/events.jsonl")
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
+    """All stored events, as another process reads them at any moment."""
+    if not has_begun(state):
+        return []
+    with closing(sqlite3.connect(state / "kinfold.db")) as store:
+        return [json.loads(event) for (event,) in store.execute("SELECT event FROM events ORDER BY task_id, seq")]
+
+
+def has_begun(state: Path) -> bool:
+    """Whether the task has its row, which it gets just before its sandbox."""
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(f"file:{state}/kinfold.db?mode=ro", uri=True)) as store,
+    ):
+        return bool(store.execute("SELECT count(*) FROM tasks").fetchone()[0])
+    return False
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -107,7 +118,7 @@ def test_a_signal_while_a_command_runs_leaves_no_container(
 def test_a_signal_while_the_sandbox_opens_leaves_no_container(
     signum: signal.Signals, delay: float, program: subprocess.Popen[str], own_state: Path, engine: Any
 ) -> None:
-    until(lambda: list(own_state.glob("tasks/*/events.jsonl")))  # made just before the sandbox
+    until(lambda: has_begun(own_state))
     time.sleep(delay)
     program.send_signal(signum)
     out, err = program.communicate(timeout=60)

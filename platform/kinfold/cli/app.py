@@ -20,7 +20,9 @@ app = typer.Typer(
 )
 sandbox_app = typer.Typer(help="Make and use sandboxes by hand.", no_args_is_help=True, rich_markup_mode=None)
 images_app = typer.Typer(help="Build and list the sandbox images.", no_args_is_help=True, rich_markup_mode=None)
+tasks_app = typer.Typer(help="Look at tasks, also at past ones.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(tasks_app, name="tasks")
 app.add_typer(images_app, name="images")
 
 
@@ -87,11 +89,14 @@ def doctor() -> None:
 @app.command()
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    by_labels: Annotated[
+        bool, typer.Option("--by-labels", help="Also what has no record, if its labels say that its maker is dead.")
+    ] = False,
 ) -> None:
     """Remove what dead processes and expired leases left behind, and say why."""
     from kinfold.cli.sandboxes import reap_command
 
-    raise typer.Exit(reap_command(dry_run=dry_run))
+    raise typer.Exit(reap_command(dry_run=dry_run, by_labels=by_labels))
 
 
 @sandbox_app.command("create")
@@ -112,11 +117,13 @@ def sandbox_create(
 
 
 @sandbox_app.command("list")
-def sandbox_list() -> None:
+def sandbox_list(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that have ended, and why they did.")] = False,
+) -> None:
     """List this instance's sandboxes."""
-    from kinfold.cli.sandboxes import list_command
+    from kinfold.cli.sandboxes import list_all_command, list_command
 
-    raise typer.Exit(list_command())
+    raise typer.Exit(list_all_command() if everything else list_command())
 
 
 @sandbox_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -180,3 +187,55 @@ def images_list() -> None:
     from kinfold.cli.images import list_command
 
     raise typer.Exit(list_command())
+
+
+@tasks_app.command("list")
+def tasks_list(
+    user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 50,
+) -> None:
+    """List tasks: how each stands, how it ended, when, whose."""
+    from kinfold.cli.tasks import list_command
+
+    raise typer.Exit(list_command(user=user, limit=limit))
+
+
+_TASK = typer.Argument(help="The task's id, or how it begins.", metavar="TASK")
+
+
+@tasks_app.command("show")
+def tasks_show(
+    task: Annotated[str, _TASK], json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False
+) -> None:
+    """Show what a task was asked, how it ended and what it delivered."""
+    from kinfold.cli.tasks import show_command
+
+    raise typer.Exit(show_command(task, as_json=json))
+
+
+@tasks_app.command("events")
+def tasks_events(
+    task: Annotated[str, _TASK],
+    after: Annotated[int, typer.Option(help="Only events numbered above this.")] = 0,
+    type: Annotated[list[str] | None, typer.Option(help="Only events of this type; may be given again.")] = None,
+) -> None:
+    """Print a task's event log as JSON lines."""
+    from kinfold.cli.tasks import events_command
+
+    raise typer.Exit(events_command(task, after=after, types=type or []))
+
+
+@tasks_app.command("artifacts")
+def tasks_artifacts(task: Annotated[str, _TASK]) -> None:
+    """List what a task's agents delivered, with digests."""
+    from kinfold.cli.tasks import artifacts_command
+
+    raise typer.Exit(artifacts_command(task))
+
+
+@tasks_app.command("export")
+def tasks_export(task: Annotated[str, _TASK]) -> None:
+    """Print all that is kept of a task as one JSON document."""
+    from kinfold.cli.tasks import export_command
+
+    raise typer.Exit(export_command(task))

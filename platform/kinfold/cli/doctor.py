@@ -16,7 +16,7 @@ def doctor_command() -> int:
     """Print a line per check; 1 when something is wrong."""
     print(f"kinfold {kinfold.__version__}, Python {platform.python_version()}, {platform.machine()}")
     wrong = 0
-    for check in (_supervisor, _images, _engine):
+    for check in (_supervisor, _store, _images, _engine):
         try:
             check()
         except KinfoldError as error:
@@ -32,6 +32,18 @@ def _supervisor() -> None:
     from kinfold.sandbox.binary import supervisor_digest, supervisor_path
 
     print(one_line(f"supervisor: {supervisor_path()} ({supervisor_digest()[:12]})"))
+
+
+def _store() -> None:
+    """Whether the store can be read and written, and is whole."""
+    from kinfold.cli.run import load_settings
+    from kinfold.tasks.store.door import Store
+
+    async def check() -> str:
+        async with Store(load_settings({}).state_dir) as store:
+            return await (await store.database()).check()
+
+    print(one_line(f"store: {run_async(check)}"))
 
 
 def _images() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,11 +102,17 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
     return Settings.load({name: value for name, value in flags.items() if value is not None})
 
 
-def make_provider(settings: Settings) -> DockerProvider:
-    """The provider that the settings name."""
+@asynccontextmanager
+async def make_provider(settings: Settings) -> AsyncIterator[DockerProvider]:
+    """The provider that the settings name, with its records in the store; both are closed at the block's end."""
     from kinfold.sandbox.docker.provider import DockerProvider
+    from kinfold.tasks.store.door import Store
+    from kinfold.tasks.store.sandboxes import all_records
 
-    return DockerProvider(host=settings.engine_host, state_dir=settings.state_dir)
+    async with Store(settings.state_dir) as store:
+        records = all_records(store, settings.state_dir)
+        async with DockerProvider(host=settings.engine_host, state_dir=settings.state_dir, records=records) as provider:
+            yield provider
 
 
 def make_task(options: RunOptions, settings: Settings, provider: DockerProvider) -> ParentTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
@@ -13,6 +14,7 @@ from kinfold.cli.run import load_settings, make_provider, make_spec
 from kinfold.errors import NotFound
 from kinfold.sandbox.base import ExecRequest, Provider, SandboxRef
 from kinfold.sandbox.process import Process
+from kinfold.sandbox.record import RecordList
 from kinfold.sandbox.sandbox import Sandbox
 
 
@@ -45,6 +47,27 @@ def list_command() -> int:
     for ref in run_async(listed):
         print(one_line("\t".join((ref.id, ref.name or "-", ref.state, ref.image, ref.workspace))))
     return 0
+
+
+def list_all_command() -> int:
+    """One line per record, the oldest first: id, name, state, times of begin and end, and why it ended."""
+
+    async def listed() -> RecordList:
+        async with make_provider(load_settings({})) as provider:
+            return await provider.records.list(gone=True)
+
+    found = run_async(listed)
+    for record in found.records:
+        ended = _moment(record.ended_at) if record.ended_at is not None else "-"
+        fields = (record.id, record.name or "-", record.state, _moment(record.created_at), ended, record.reason or "-")
+        print(one_line("\t".join(fields)))
+    for broken in found.broken:
+        say_error(f"{broken.source} cannot be read: {broken.reason}")
+    return 0
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def exec_command(wanted: str, command: Sequence[str], *, cwd: str, timeout: float | None, stdin: bool) -> int:
@@ -111,13 +134,13 @@ def destroy_command(wanted: str) -> int:
     return 0
 
 
-def reap_command(*, dry_run: bool) -> int:
+def reap_command(*, dry_run: bool, by_labels: bool) -> int:
     """One line per thing removed, with the reason; exit 0 also when there was nothing."""
     from kinfold.sandbox.docker import reaper
 
     async def reap() -> list[reaper.Reaped]:
         async with make_provider(load_settings({})) as provider:
-            return await reaper.reap(provider, dry_run=dry_run)
+            return await reaper.reap(provider, dry_run=dry_run, by_labels=by_labels)
 
     for item in run_async(reap):
         verb = "removed" if item.removed else "left" if item.kept else "would remove" if dry_run else "could not remove"

@@ -77,8 +77,10 @@ class SandboxSpec(BaseModel):
     """The OCI runtime (`runc`, `runsc`, `kata` …); None: the engine's default."""
     read_only_root: bool = True
     ttl: float | None = None
-    """Seconds after which an unowned (detached) sandbox is reaped."""
+    """Seconds after its making at which it is ended: by who holds it, else by the reaper. None: a detached one has a
+    day, an owned one lives as long as its owner."""
     idle_ttl: float | None = None
+    """Seconds without any exec or file request after which it is ended."""
     orphan_grace: float = Field(default=60.0, gt=0)
     """Seconds without a word on any channel after which the supervisor kills all execs."""
     keep: float = 7 * 86400.0

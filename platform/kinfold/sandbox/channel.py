@@ -94,6 +94,8 @@ class Channel:
         self.on_broken: Callable[[Channel], None] | None = None
         """Called once, when the channel ends other than by `aclose`."""
         self.execs_paused = False
+        self.last_request = self.loop.time()
+        """When the last request that was not a mere sign of life was made."""
         self._calls: dict[int, Call[Any]] = {}
         self._forget: list[int] = []
         self._hello: Hello | None = None
@@ -140,11 +142,19 @@ class Channel:
         call_id = call_id or self.fresh_id()
         call = Call(self, request, call_id, answer, patience)
         self._calls[call_id] = call
+        if request != Request.PING:
+            self.last_request = self.loop.time()
         first = protocol.frame(request, call_id, payload)
         if self._forget:
             first = self._take_forgotten() + first
         self._wire.send(first, *follow)
         return call
+
+    @property
+    def last_use(self) -> float:
+        """The loop's time of the last request; now, while one waits for its answer."""
+        busy = any(call.request != Request.PING for call in self._calls.values())
+        return self.loop.time() if busy else self.last_request
 
     def fresh_id(self) -> int:
         """A random id that is not in use."""

@@ -58,6 +58,7 @@ class Link:
         self._lock = asyncio.Lock()
         self._restoring: asyncio.Task[None] | None = None
         self.reconnects = 0
+        self._last_use = 0.0
         self.execs_paused = False
         """Whether `Sandbox.pause` holds: deadlines of execs stand still, on a new channel too."""
 
@@ -85,6 +86,17 @@ class Link:
     def alive(self) -> bool:
         """Whether a channel works at this moment."""
         return self._lost is None and self._channel is not None and self._channel.broken is None
+
+    @property
+    def last_use(self) -> float:
+        """When something was last asked of the sandbox, by the loop's clock."""
+        if self._channel is not None:
+            self._last_use = max(self._last_use, self._channel.last_use)
+        return self._last_use
+
+    def touch(self) -> None:
+        """It was used just now, in some other way."""
+        self._last_use = asyncio.get_running_loop().time()
 
     async def ready(self) -> Channel:
         """A channel that works. Raises `SandboxLost`."""

@@ -173,7 +173,7 @@ class FileRecords:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-                file.write(record.model_dump_json(indent=1))
+                json.dump(record.model_dump(mode="json"), file, indent=1)  # escapes what is no UTF-8
             os.replace(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)

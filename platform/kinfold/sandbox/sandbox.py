@@ -31,6 +31,7 @@ from kinfold.sandbox.channel import RemoteError
 from kinfold.sandbox.collect import Plain
 from kinfold.sandbox.execs import ExecInfo, Execs, Kept
 from kinfold.sandbox.files import Files
+from kinfold.sandbox.lifetime import Lifetime
 from kinfold.sandbox.link import Link, OnChange
 from kinfold.sandbox.process import Process
 from kinfold.sandbox.protocol import Request, WriteFlag
@@ -61,12 +62,14 @@ class Sandbox:
         spec: SandboxSpec,
         not_enforced: tuple[Control, ...] = (),
         on_close: Callable[[], Awaitable[None]] | None = None,
+        lifetime: Lifetime | None = None,
     ) -> None:
         self._provider = provider
         self._ref = ref
         self._spec = spec
         self._not_enforced = not_enforced
         self._on_close = on_close
+        self._lifetime = lifetime
         keepalive = min(_KEEPALIVE, spec.orphan_grace / 4)
         self._link = Link(provider, ref, keepalive=keepalive, outage=spec.orphan_grace)
         self._execs = Execs(self._link, {**spec.env, **spec.secrets})
@@ -77,6 +80,8 @@ class Sandbox:
     async def open(self) -> None:
         """Greet the supervisor; providers call it. Raises `StartFailed` when it does not answer."""
         await self._link.open()
+        if self._lifetime is not None:
+            self._lifetime.watch(self._link)
 
     # --- who it is --------------------------------------------------------------------------------------------------
 
@@ -314,6 +319,8 @@ class Sandbox:
         self._closed = True
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_TIMEOUT) as scope:
             try:
+                if self._lifetime is not None:
+                    await self._lifetime.aclose()
                 await self._end_execs()
             finally:
                 try:

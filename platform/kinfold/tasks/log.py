@@ -1,25 +1,27 @@
-"""The event log of one parent task: append-only, numbered, in memory and as lines of a file.
+"""The event log of one parent task: append-only, numbered, in memory, and behind that in the store.
 
-The file is `tasks/<task id>/events.jsonl` in the state directory (directories 0700, file 0600), one event as JSON a
-line. There is no database behind it yet: another process can read the file, but only this one can follow.
+Writing is behind: `append` returns at once, and `write_behind` keeps what is new in one transaction, soon after
+whatever marks a step of the work, at the latest after a second for text that streams. A crash of this process thus
+loses at most the last moment of a stream, never an event that something was built on: the task's own code calls
+`flush` where it must be sure. While the store fails (a full disk, a lock) the log goes on in memory, and what is not
+kept yet is tried again; it is reported once.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
-import os
-from collections.abc import AsyncGenerator, Iterable
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
 
+from kinfold.errors import StoreError
 from kinfold.events import (
     EVENT,
     Event,
     EventBase,
+    Heartbeat,
     RunEnded,
     StepStarted,
     TaskEnded,
@@ -34,6 +36,14 @@ from kinfold.tasks.redaction import Pieces, Redaction
 
 log = logging.getLogger(__name__)
 
+Store = Callable[[Sequence[Event]], Awaitable[None]]
+STREAMED = (TextDelta, ThinkingDelta, ToolOutput, Heartbeat)
+"""What comes in hundreds: it waits for a second, or for the next event of another kind."""
+STREAM_DELAY = 1.0
+STEP_DELAY = 0.05
+"""Seconds that a batch waits for more of the same moment."""
+RETRY_DELAY = 5.0
+BATCH = 1000
 _Stream = tuple[str, ...]
 """What makes pieces one text: whose, of what kind, of which call."""
 
@@ -41,16 +51,21 @@ _Stream = tuple[str, ...]
 class EventLog:
     """Numbers and stamps events; every view of a task is a `follow`."""
 
-    def __init__(self, path: Path | None = None, *, secrets: Iterable[str] = ()) -> None:
-        """`path`: the file, made with its directories; None: in memory only. Raises `OSError`."""
+    def __init__(self, store: Store | None = None, *, secrets: Iterable[str] = ()) -> None:
+        """`store`: keeps a batch, all or nothing; None: in memory only."""
         self._events: list[Event] = []
         self._changed = anyio.Event()
         self._sealed = False
         self._redaction = Redaction(secrets)
         self._streams: dict[_Stream, tuple[Pieces, EventBase]] = {}
         """Texts that arrive in pieces, each with the last event of it."""
-        self._path = path
-        self._fd = None if path is None else _create(path)
+        self._store = store
+        self._stored = 0
+        """How many events are in the store."""
+        self._storing = anyio.Lock()
+        self._urgent = anyio.Event()
+        self.failure: StoreError | None = None
+        """Why the newest events are not kept; None while all is well."""
 
     async def append(self, event: EventBase) -> Event | None:
         """Number, stamp and keep an event, its secrets hidden; the numbered one is returned.
@@ -82,7 +97,8 @@ class EventLog:
         numbered: Event = event.model_copy(update={"seq": len(self._events) + 1, "at": timestamp()})  # type: ignore[assignment]
         self._events.append(numbered)
         self._sealed = isinstance(event, TaskEnded)
-        self._write(numbered)
+        if not isinstance(event, STREAMED):
+            self._urgent.set()
         self._changed.set()
         self._changed = anyio.Event()
         return numbered
@@ -107,15 +123,40 @@ class EventLog:
         """All so far."""
         return tuple(self._events)
 
-    def close(self) -> None:
-        """Close the file, and remove it where nothing was ever written; followers keep what is in memory."""
-        if self._fd is None:
-            return
-        os.close(self._fd)
-        self._fd = None
-        if self._path is not None and not self._events:
-            self._path.unlink(missing_ok=True)
-            self._path.parent.rmdir()
+    async def write_behind(self) -> None:
+        """Keep what is appended, until cancelled."""
+        while self._store is not None:
+            while len(self._events) == self._stored:
+                await self._changed.wait()
+            with anyio.move_on_after(STREAM_DELAY):
+                await self._urgent.wait()
+                await anyio.sleep(STEP_DELAY)
+            await self.flush()
+            if self.failure is not None:
+                await anyio.sleep(RETRY_DELAY)
+
+    async def flush(self) -> bool:
+        """Keep all that was appended until now; False where the store does not take it (`failure` says why)."""
+        if self._store is None:
+            return True
+        async with self._storing:
+            self._urgent = anyio.Event()
+            while self._stored < len(self._events):
+                batch = self._events[self._stored : self._stored + BATCH]
+                try:
+                    await self._store(batch)
+                except StoreError as error:
+                    if self.failure is None:
+                        log.warning("the events of task %s are not kept: %s", batch[0].task_id, error)
+                    self.failure = error
+                    return False
+                self._stored += len(batch)
+            self.failure = None
+        return True
+
+    def hidden(self, value: Any) -> Any:
+        """JSON data with every secret hidden."""
+        return self._hidden(value) if self._redaction else value
 
     def _hidden_event(self, event: EventBase, text: str | None = None) -> Event:
         """The event with every secret hidden; `text` is its own text, done already."""
@@ -132,18 +173,6 @@ class EventLog:
             case dict():
                 return {self._hidden(name): self._hidden(item) for name, item in value.items()}
         return value
-
-    def _write(self, event: Event) -> None:
-        """Append the line. A full disk must not end the task: the file is given up, the memory goes on."""
-        if self._fd is None:
-            return
-        line = (json.dumps(event.dump(), separators=(",", ":")) + "\n").encode("utf-8")
-        try:
-            while line:
-                line = line[os.write(self._fd, line) :]
-        except OSError:
-            log.exception("the event log of task %s cannot be written any more", event.task_id)
-            self.close()
 
 
 def _stream_of(event: EventBase) -> _Stream | None:
@@ -185,15 +214,3 @@ def _own_words() -> frozenset[str]:
             case list() as nodes:
                 rest += nodes
     return frozenset(words)
-
-
-def _create(path: Path) -> int:
-    _make_private(path.parent)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _make_private(folder: Path) -> None:
-    """The folder and what is missing above it, each 0700."""
-    if not folder.exists():
-        _make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)

@@ -18,7 +18,7 @@ import anyio.abc
 
 from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
-from kinfold.errors import ConfigError, NotFound, PathError, SandboxError
+from kinfold.errors import NotFound, PathError, SandboxError, StoreError
 from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
 from kinfold.messages import Artifact, ErrorInfo, Usage
 from kinfold.models.base import Model
@@ -29,9 +29,12 @@ from kinfold.tasks.log import EventLog
 from kinfold.tasks.main_run import MainRun
 from kinfold.tasks.opening import create_apart
 from kinfold.tasks.out import Copied, OutDirectory
-from kinfold.tasks.plan import StrPath, make_plan
+from kinfold.tasks.plan import Plan, StrPath, make_plan
 from kinfold.tasks.result import RunLimits, TaskResult
 from kinfold.tasks.signals import interrupted_by_sigterm
+from kinfold.tasks.store.door import Store
+from kinfold.tasks.store.sandboxes import all_records
+from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tools.base import Tool
 
 log = logging.getLogger(__name__)
@@ -77,7 +80,7 @@ class ParentTask:
         `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
         `provider`: None means a `DockerProvider` that lives as long as this task.
-        `state_dir`: where the event log is kept; None: `kinfold.config.state_dir()`.
+        `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
         self.id = f"task_{secrets.token_hex(8)}"
         self._plan = functools.partial(
@@ -92,12 +95,15 @@ class ParentTask:
         self._group: anyio.abc.TaskGroup | None = None
         self._starting: anyio.CancelScope | None = None
         self._signal: int | None = None
+        self._store = Store(self._state_dir)
+        self._tasks = StoredTasks(self._store)
         self._log: EventLog | None = None
         self._sandbox: Sandbox | None = None
         self._main: MainRun | None = None
         self._out: OutDirectory | None = None
         self._done = anyio.Event()
         self._result: TaskResult | None = None
+        self._result_kept = False
 
     async def __aenter__(self) -> Self:
         self._stack.enter_context(interrupted_by_sigterm(self.interrupt))
@@ -117,15 +123,15 @@ class ParentTask:
     async def start(self) -> None:
         """Check everything, open the sandbox and start the main agent.
 
-        Raises `ConfigError` before any container exists, `SandboxError` when there is none to be had. A SIGTERM
-        meanwhile ends the process as its default action would, after what was begun is cleaned up.
+        Raises `ConfigError` and `StoreError` before any container exists, `SandboxError` when there is none to be had.
+        A SIGTERM meanwhile ends the process as its default action would, after what was begun is cleaned up.
         """
         if self._group is None or self._starting is not None:
             raise RuntimeError("a ParentTask is started once, inside of its `async with` block")
         with anyio.CancelScope() as self._starting:
             plan = self._plan()
             self._out = self._open_out(plan.spec)
-            self._log = self._open_log(plan.spec)
+            self._log = await self._open_log(self._group, plan)
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             await self._announce(plan.prompt, plan.model.name)
@@ -221,20 +227,46 @@ class ParentTask:
     async def _own_provider(self) -> Provider:
         from kinfold.sandbox.docker.provider import DockerProvider
 
-        return await self._stack.enter_async_context(DockerProvider())
+        records = all_records(self._store, self._state_dir)
+        return await self._stack.enter_async_context(DockerProvider(state_dir=self._state_dir, records=records))
 
-    def _open_log(self, spec: SandboxSpec) -> EventLog:
-        path = self._state_dir / "tasks" / self.id / "events.jsonl"
-        try:
-            events = EventLog(path, secrets=spec.secrets.values())
-        except OSError as error:
-            hint = "KINFOLD_STATE names another state directory"
-            raise ConfigError(f"the event log {path} cannot be made: {error.strerror}", hint=hint) from None
-        self._stack.callback(events.close)
+    async def _open_log(self, group: anyio.abc.TaskGroup, plan: Plan) -> EventLog:
+        """The task's row, and its log, kept from now on. Raises `StoreError`: what cannot be kept does not begin."""
+        self._stack.push_async_callback(self._store.aclose)
+        events = EventLog(self._keep_events, secrets=plan.spec.secrets.values())
+        prompt = events.hidden(plan.prompt)
+        await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name)
+        writing = anyio.CancelScope()
+
+        async def write_behind() -> None:
+            with writing:
+                await events.write_behind()
+
+        async def close() -> None:
+            writing.cancel()
+            await events.flush()
+            if not events.events:
+                await self._forget()
+            elif self._result is not None and not self._result_kept:
+                await self._keep_result(self._result, events)  # the store may take it by now
+
+        self._stack.push_async_callback(close)
+        group.start_soon(write_behind)
         return events
+
+    async def _keep_events(self, events: Sequence[Event]) -> None:
+        await self._tasks.append(self.id, events)
+
+    async def _forget(self) -> None:
+        """Nothing ever happened: nothing is kept."""
+        try:
+            await self._tasks.discard(self.id)
+        except StoreError as error:
+            log.warning("task %s never began, but its row stays: %s", self.id, error)
 
     async def _announce(self, prompt: str, model: str) -> None:
         events, sandbox = self._opened(self._log), self._opened(self._sandbox)
+        await self._tasks.opened(self.id, sandbox_id=sandbox.id, workspace=sandbox.ref.workspace)
         await events.append(
             TaskStarted(
                 task_id=self.id, prompt=prompt, model=model, sandbox_id=sandbox.id, workspace=sandbox.ref.workspace
@@ -311,7 +343,21 @@ class ParentTask:
             usage=result.usage,
             error=result.error,
         )
-        await self._opened(self._log).append(ended)
+        events = self._opened(self._log)
+        await events.append(ended)
+        kept = await events.flush() and await self._keep_result(result, events)
+        if not kept and events.failure is not None:
+            self._note_late(f"the task's record is not complete: {events.failure.message}")
+
+    async def _keep_result(self, result: TaskResult, events: EventLog) -> bool:
+        try:
+            wire = events.hidden(result.dump())
+            await self._tasks.end(self.id, status=result.status, ended_by=result.ended_by, result=wire)
+        except StoreError as error:
+            events.failure = error
+            return False
+        self._result_kept = True
+        return True
 
     async def _copy_out(self, artifacts: Sequence[Artifact], sandbox: Sandbox) -> Copied:
         if self._out is None or not artifacts:

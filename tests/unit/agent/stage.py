@@ -35,6 +35,7 @@ from kinfold.sandbox.base import (
     SandboxSpec,
     Snapshot,
 )
+from kinfold.sandbox.link import OnChange
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.sandbox.workspace import normalize
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
@@ -71,6 +72,9 @@ class MemorySandbox(Sandbox):
     @property
     def not_enforced(self) -> tuple[Control, ...]:
         return ()
+
+    def watch(self, on_change: OnChange) -> None:
+        """Nothing here ever changes."""
 
     def _alive(self) -> None:
         if self.lost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from pathlib import Path
@@ -16,12 +15,14 @@ from tests.unit.tasks.house import MemoryProvider
 
 from kinfold import ParentTask, RunLimits, SandboxSpec, run
 from kinfold.definitions import SubagentDefinition
-from kinfold.errors import ConfigError, ImageMissing, NotFound, PathError, SandboxError
+from kinfold.errors import ConfigError, ImageMissing, NotFound, PathError, SandboxError, StoreError
 from kinfold.events import EVENT, EventBase, RunEnded, RunStarted, TaskEnded, TaskStarted, TextDelta, ToolStarted
 from kinfold.messages import Usage
 from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.tasks.store.door import Store
+from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +70,7 @@ async def test_run_opens_a_sandbox_runs_the_prompt_and_closes_it() -> None:
     assert provider.all_closed
 
 
-async def test_events_are_numbered_and_stamped_and_the_file_holds_the_same(own_state: Path) -> None:
+async def test_events_are_numbered_and_stamped_and_the_store_holds_the_same(own_state: Path) -> None:
     provider = MemoryProvider()
     async with parent(delegating, provider, definitions=(GENERAL,)) as task:
         await task.start()
@@ -85,9 +86,10 @@ async def test_events_are_numbered_and_stamped_and_the_file_holds_the_same(own_s
     runs = [event.run_id for event in events if isinstance(event, RunStarted)]
     assert len(runs) == 3
     assert sorted(event.run_id for event in events if isinstance(event, RunEnded)) == sorted(runs)
-    path = own_state / "tasks" / task.id / "events.jsonl"
-    assert [EVENT.validate_python(json.loads(line)) for line in path.read_text().splitlines()] == events
-    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    async with Store(own_state) as store:
+        kept = await StoredTasks(store).events(task.id)
+    assert [EVENT.validate_python(event) for event in kept] == events
+    assert (own_state / "kinfold.db").stat().st_mode & 0o777 == 0o600
 
 
 async def test_usage_is_the_main_agents_and_all_subagents() -> None:
@@ -166,7 +168,8 @@ async def test_what_cannot_be_right_is_a_config_error_before_any_container(
 async def test_a_sandbox_that_cannot_be_had_is_raised_and_leaves_nothing(own_state: Path) -> None:
     with pytest.raises(ImageMissing):
         await run("x", model=ScriptedModel(writer), provider=MemoryProvider(ImageMissing("no image")))
-    assert list((own_state / "tasks").iterdir()) == []
+    async with Store(own_state) as store:
+        assert await StoredTasks(store).list() == []
 
 
 async def test_a_state_directory_that_cannot_be_written_is_a_config_error(
@@ -174,7 +177,7 @@ async def test_a_state_directory_that_cannot_be_written_is_a_config_error(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("KINFOLD_STATE", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match="event log"):
+    with pytest.raises(ConfigError, match="state directory"):
         await run("x", model=ScriptedModel(writer), provider=MemoryProvider())
 
 
@@ -323,7 +326,7 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
         events = [event async for event in task.follow()]
     (started_,) = [e for e in events if isinstance(e, ToolStarted) and e.tool == "write_file"]
     assert started_.input["content"] == "[secret] is it"
-    assert "hunter" not in (own_state / "tasks" / task.id / "events.jsonl").read_text()
+    assert not [path for path in own_state.glob("kinfold.db*") if b"hunter" in path.read_bytes()]
     assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
 
 
@@ -357,18 +360,29 @@ async def test_a_sandbox_that_does_not_close_is_said_in_the_result() -> None:
     assert any("the engine went away" in warning and "kinfold reap" in warning for warning in task.result.warnings)
 
 
-async def test_a_full_disk_gives_up_the_file_and_not_the_task(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
-    def full(fd: int, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
+async def test_a_store_that_fails_meanwhile_loses_neither_the_task_nor_what_can_be_kept_later(
+    monkeypatch: pytest.MonkeyPatch, own_state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     provider = MemoryProvider()
     async with parent(writer, provider) as task:
         await task.start()
-        monkeypatch.setattr("kinfold.tasks.log.os.write", full)
-        result = await task.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(StoredTasks, "append", full)
+            patched.setattr(StoredTasks, "end", full)
+            result = await task.wait()
         events = [event async for event in task.follow()]
     assert result.ended_by == "complete"
-    assert isinstance(events[-1], TaskEnded)
+    assert any("not complete: no space is left" in warning for warning in task.result.warnings)
+    assert caplog.text.count("are not kept: no space is left") == 1
+    async with Store(own_state) as store:
+        kept = await StoredTasks(store).events(task.id)
+        row = await StoredTasks(store).get(task.id)
+    assert [event["seq"] for event in kept] == [event.seq for event in events]
+    assert (row.standing, row.ended_by) == ("completed", "complete")
+
+
+async def full(*_: object, **__: object) -> None:
+    raise StoreError("no space is left", hint="free some", code="store_full")
 
 
 async def test_a_bug_of_ours_behind_the_run_is_a_result_too(

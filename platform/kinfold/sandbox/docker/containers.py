@@ -10,6 +10,7 @@ from kinfold.sandbox.binary import supervisor_path
 from kinfold.sandbox.docker import labels, state
 from kinfold.sandbox.docker.client import Engine, EngineRefused
 from kinfold.sandbox.docker.create import Plan, engine_config
+from kinfold.sandbox.docker.intent import DETACHED_TTL
 from kinfold.sandbox.docker.proof import REMOTE_HINT
 from kinfold.sandbox.docker.volume import SupervisorVolume
 from kinfold.sandbox.records import SandboxRecord
@@ -71,6 +72,8 @@ class Containers:
             labels.NAME: record.name,
             labels.IMAGE: record.image,
             labels.CREATED: str(int(record.created_at)),
+            labels.OWNER: "" if record.detached else record.owner.model_dump_json(),
+            labels.UNTIL: until(record),
         }
 
     async def remove(self, sandbox_id: str, handle: str = "") -> None:
@@ -131,6 +134,12 @@ class Containers:
         filters = {"label": [f"{labels.INSTANCE}={self._instance}", f"{labels.ROLE}={labels.ROLE_SANDBOX}"]}
         found = await self._engine.call("list containers", lambda api: api.containers(all=True, filters=filters))
         return {str(item["Labels"].get(labels.SANDBOX, "")): item for item in found}
+
+
+def until(record: SandboxRecord) -> str:
+    """The end of its `ttl`, for a label; a detached one always has one."""
+    ttl = record.spec.get("ttl") or (DETACHED_TTL if record.detached else None)
+    return "" if ttl is None else str(int(record.created_at + float(ttl)))
 
 
 def _start_failed(error: EngineRefused) -> StartFailed:

@@ -16,9 +16,11 @@ import anyio
 import anyio.to_thread
 
 from kinfold.errors import KinfoldError, LeaseLost, SandboxError, StoreError
-from kinfold.sandbox.base import SandboxRef
+from kinfold.sandbox.base import SandboxRef, SandboxSpec
 from kinfold.sandbox.docker import workspaces
+from kinfold.sandbox.docker.intent import terms
 from kinfold.sandbox.docker.sweep import sweep
+from kinfold.sandbox.lifetime import Lifetime
 from kinfold.sandbox.owner import Owner
 from kinfold.sandbox.record import SandboxRecord
 
@@ -64,6 +66,42 @@ async def end(provider: DockerProvider, ref: SandboxRef, reason: str, *, keep: b
             provider.forget_channel(ref.id)
             return
     raise SandboxError(f"the record of sandbox {ref.id} never holds still", hint="end its holder, then try again")
+
+
+def lifetime(provider: DockerProvider, record: SandboxRecord, spec: SandboxSpec, *, ends: bool) -> Lifetime:
+    """The watch over a sandbox that this process has open; without `ends` it renews the lease and no more."""
+    held = record
+
+    async def renew(expires_at: float) -> None:
+        nonlocal held
+        held = await provider.records.renew(held, expires_at)
+
+    async def expire(reason: str, by_idle: bool) -> bool:
+        used = by_idle and await _is_renewed(provider, record.id)
+        if used or not ends:
+            return False
+        await end(provider, provider.ref(record, "running"), reason)
+        return True
+
+    return Lifetime(terms(spec, record.created_at), expire=expire, renew=renew if spec.idle_ttl is not None else None)
+
+
+async def _is_renewed(provider: DockerProvider, sandbox_id: str) -> bool:
+    """Whether another process has just renewed the lease."""
+    try:
+        found = (await provider.records.list(id=sandbox_id)).records
+    except StoreError:
+        return False  # unknown: its end is what was asked for
+    return bool(found) and found[0].live and not found[0].expired(time.time() + 1.0)
+
+
+async def noted_reason(provider: DockerProvider, sandbox_id: str) -> str:
+    """Why it was ended, as its record says; empty where it was not, or nobody knows."""
+    try:
+        found = (await provider.records.list(id=sandbox_id, gone=True)).records
+    except StoreError:
+        return ""
+    return "" if not found or found[0].live else found[0].reason
 
 
 async def claim_and_remove(

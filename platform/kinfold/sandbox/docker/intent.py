@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kinfold.sandbox.base import SandboxSpec
 from kinfold.sandbox.docker.admission import Admitted
+from kinfold.sandbox.lifetime import Terms
 from kinfold.sandbox.records import Owner, SandboxRecord
 
 DETACHED_TTL = 86400.0
@@ -39,15 +40,11 @@ def intent(sandbox_id: str, admitted: Admitted, workspace: Path, whose: tuple[st
         detached=spec.detached,
         labels=dict(spec.labels),
         created_at=now,
-        expires_at=lease(spec, now, now),
+        expires_at=terms(spec, now).lease(now),
     )
 
 
-def lease(spec: SandboxSpec, created: float, now: float) -> float | None:
-    """When a detached sandbox may be reaped; an owned one has no lease."""
-    if not spec.detached:
-        return None
-    ends = [created + (spec.ttl if spec.ttl is not None else DETACHED_TTL)]
-    if spec.idle_ttl is not None:
-        ends.append(now + spec.idle_ttl)
-    return min(ends)
+def terms(spec: SandboxSpec, created: float) -> Terms:
+    """How long a sandbox of this spec may live; a detached one never without end."""
+    ttl = DETACHED_TTL if spec.ttl is None and spec.detached else spec.ttl
+    return Terms(created_at=created, ttl=ttl, idle_ttl=spec.idle_ttl)

@@ -30,7 +30,7 @@ from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
 from kinfold.sandbox.docker.controls import Controls, Probing, Settled
 from kinfold.sandbox.docker.create import Plan
-from kinfold.sandbox.docker.intent import fresh_id, intent, lease
+from kinfold.sandbox.docker.intent import fresh_id, intent, terms
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
 from kinfold.sandbox.docker.stream import open_engine_stream
@@ -173,7 +173,13 @@ class DockerProvider:
     async def _start(self, plan: Plan, record: SandboxRecord, not_enforced: tuple[Control, ...]) -> Sandbox:
         container_id = await self.containers.run(plan, record)
         record = await self.records.adopt(record.model_copy(update={"handle": container_id}))
-        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=plan.spec, not_enforced=not_enforced)
+        sandbox = Sandbox(
+            provider=self,
+            ref=self.ref(record, "running"),
+            spec=plan.spec,
+            not_enforced=not_enforced,
+            lifetime=ending.lifetime(self, record, plan.spec, ends=True),
+        )
         try:
             await sandbox.open()
             await prove_workspace(sandbox, plan.layout.workspace)
@@ -262,14 +268,22 @@ class DockerProvider:
         return await self._connect(record, borrowed=True)
 
     async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
-        await self.containers.check_alive(record.id, record.handle)
+        await self._check_alive(record.id, record.handle)
         spec = SandboxSpec.model_validate(record.spec)
         settled = await self._controls.settle(spec.model_copy(update={"strict": False}), record.image)
-        if spec.detached and spec.idle_ttl is not None:
-            await self.records.renew(record, lease(spec, record.created_at, time.time()))
+        if spec.idle_ttl is not None:
+            record = await self.records.renew(record, terms(spec, record.created_at).lease(time.time()))
+        # One that has an owner is ended by its owner; a borrower only keeps it from looking idle.
+        lifetime = ending.lifetime(self, record, spec, ends=not borrowed or record.detached)
         if borrowed:
             spec = spec.model_copy(update={"detached": True})
-        sandbox = Sandbox(provider=self, ref=self.ref(record, "running"), spec=spec, not_enforced=settled.not_enforced)
+        sandbox = Sandbox(
+            provider=self,
+            ref=self.ref(record, "running"),
+            spec=spec,
+            not_enforced=settled.not_enforced,
+            lifetime=lifetime,
+        )
         await sandbox.open()
         return sandbox
 
@@ -306,7 +320,7 @@ class DockerProvider:
         except EngineRefused as error:
             if error.status not in (404, 409):
                 raise
-            await self.containers.check_alive(ref.id, ref.handle)
+            await self._check_alive(ref.id, ref.handle)
             raise
 
     async def _dialled(self, ref: SandboxRef) -> ByteStream | None:
@@ -329,8 +343,20 @@ class DockerProvider:
         try:
             return await listener.accept(SOCKET_TIMEOUT * 0.2)
         except StartFailed:
-            await self.containers.check_alive(ref.id, ref.handle)
+            await self._check_alive(ref.id, ref.handle)
             return await listener.accept(SOCKET_TIMEOUT * 0.8)
+
+    async def _check_alive(self, sandbox_id: str, handle: str) -> None:
+        """As `Containers.check_alive`; where somebody has ended it, the record knows better than the engine why."""
+        try:
+            await self.containers.check_alive(sandbox_id, handle)
+        except SandboxLost as lost:
+            reason = await ending.noted_reason(self, sandbox_id)
+            if not reason:
+                raise
+            raise SandboxLost(
+                f"sandbox {sandbox_id} has ended: {reason}", hint="`kinfold sandbox list --all`"
+            ) from lost
 
     def channel_of(self, ref: SandboxRef) -> ChannelKind:
         """How this sandbox's supervisor is reached; `auto` until a stream was opened."""

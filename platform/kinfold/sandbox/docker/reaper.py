@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.to_thread
+from pydantic import ValidationError
 
 from kinfold.errors import KinfoldError, LeaseLost, NotFound
 from kinfold.sandbox.docker import ending, labels, volume
 from kinfold.sandbox.docker.client import EngineRefused
+from kinfold.sandbox.owner import Owner
 from kinfold.sandbox.record import RecordList, SandboxRecord
 
 if TYPE_CHECKING:
@@ -43,14 +45,16 @@ class Reaped:
     """It is left on purpose, in a dry run or not; the reason says why."""
 
 
-async def reap(provider: DockerProvider, dry_run: bool = False) -> list[Reaped]:
+async def reap(provider: DockerProvider, dry_run: bool = False, *, by_labels: bool = False) -> list[Reaped]:
     """Remove what is dead or expired of this instance on this engine; with `dry_run` only say so.
 
+    `by_labels`: where the records are lost or cannot be read, its labels may prove that a container's maker is dead or
+    its time is over, and then it goes too. They do not know who took it over since: do not ask for it otherwise.
     Safe beside other reapers and beside processes that create sandboxes. Raises `EngineUnavailable`.
     """
     found = await provider.records.list()
     reaped = [item async for item in _records(provider, found, dry_run)]
-    reaped += [item async for item in _containers(provider, found, dry_run)]
+    reaped += [item async for item in _containers(provider, found, dry_run=dry_run, by_labels=by_labels)]
     reaped += [item async for item in _volumes(provider, dry_run)]
     reaped += [
         Reaped(kind="record", name=broken.source, reason=f"cannot be read: {broken.reason}", removed=False, kept=True)
@@ -124,7 +128,9 @@ async def _drop(provider: DockerProvider, record: SandboxRecord, item: Reaped, d
     return replace(item, removed=True)
 
 
-async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
+async def _containers(
+    provider: DockerProvider, found: RecordList, *, dry_run: bool, by_labels: bool
+) -> AsyncIterator[Reaped]:
     """Containers with this instance's label that no record speaks of."""
     known = {record.id for record in found.records}
     filters = {"label": [f"{labels.INSTANCE}={provider.instance}"]}
@@ -137,8 +143,36 @@ async def _containers(provider: DockerProvider, found: RecordList, dry_run: bool
                 yield await _drop_filler(provider, item, name, dry_run)
         elif own.get(labels.SANDBOX) not in known:
             lacks = "its record cannot be read" if any(broken.whole for broken in found.broken) else "no record"
+            dead = _why_dead_by_labels(own) if by_labels else None
+            if dead is not None:
+                yield await _drop_unrecorded(provider, item, f"{lacks}, and by its labels {dead}", dry_run)
+                continue
             reason = f"has our label but {lacks}, left: `docker rm -f {item['Id'][:12]}` removes it"
             yield Reaped(kind="container", name=name, reason=reason, removed=False, kept=True)
+
+
+def _why_dead_by_labels(own: dict[str, str]) -> str | None:
+    """What a container's labels prove of its end; None: nothing."""
+    until = own.get(labels.UNTIL, "")
+    if until.isdigit() and int(until) <= time.time():
+        return f"its time ended at {_moment(float(until))}"
+    try:
+        owner = Owner.model_validate_json(own.get(labels.OWNER) or "null")
+    except ValidationError:
+        return None
+    return f"its maker, {owner.describe()}, has ended" if owner.fate() == "dead" else None
+
+
+async def _drop_unrecorded(provider: DockerProvider, item: dict[str, Any], reason: str, dry_run: bool) -> Reaped:
+    sandbox_id = str(item["Labels"][labels.SANDBOX])
+    found = Reaped(kind="container", name=sandbox_id, reason=reason, removed=not dry_run)
+    if dry_run or not labels.SANDBOX_ID.match(sandbox_id):
+        return replace(found, removed=False)
+    try:
+        await provider.containers.remove(sandbox_id, str(item["Id"]))
+    except KinfoldError as error:
+        return replace(found, reason=f"{reason}; not removed: {error}", removed=False)
+    return found
 
 
 async def _volumes(provider: DockerProvider, dry_run: bool) -> AsyncIterator[Reaped]:

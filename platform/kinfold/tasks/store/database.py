@@ -60,6 +60,23 @@ class Database:
                 async with connection.begin():
                     yield connection
 
+    async def check(self) -> str:
+        """That the whole file is sound, and can be written; what there is, in words. Raises `StoreError`."""
+        async with self.writing() as connection:
+            said = [str(row[0]) for row in await connection.exec_driver_sql("PRAGMA integrity_check(5)")]
+            if said != ["ok"]:
+                raise faults.corrupt(self.path, "; ".join(said))
+            broken = len((await connection.exec_driver_sql("PRAGMA foreign_key_check")).all())
+            if broken:
+                raise faults.corrupt(self.path, f"{broken} rows speak of others that are not there")
+            counts = [
+                (await connection.exec_driver_sql(f"SELECT count(*) FROM {name}")).scalar_one()
+                for name in ("tasks", "sandboxes")
+            ]
+            version = (await connection.exec_driver_sql("SELECT version_num FROM alembic_version")).scalar_one()
+        size = self.path.stat().st_size
+        return f"{self.path}, version {version}, {size:,} bytes, {counts[0]} tasks, {counts[1]} sandboxes, sound"
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._engine.dispose()

@@ -7,18 +7,27 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from kinfold.errors import NotFound
 from kinfold.sandbox import record as transitions
+from kinfold.sandbox.joined_records import JoinedRecords
 from kinfold.sandbox.owner import Owner
 from kinfold.sandbox.record import KEPT_GONE, BrokenRecord, RecordList, SandboxRecord
+from kinfold.sandbox.records import FileRecords, Records
 from kinfold.tasks.store.door import Store
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+def all_records(store: Store, state_dir: Path) -> Records:
+    """The store's records, and those that a bare `DockerProvider` keeps as files in the same state directory."""
+    return JoinedRecords(StoreRecords(store), FileRecords(state_dir / "records"))
+
 
 Transition = Callable[[SandboxRecord], SandboxRecord]
 
@@ -136,7 +145,7 @@ class StoreRecords:
 
 
 def _row(record: SandboxRecord) -> dict[str, Any]:
-    text = record.model_dump_json()
+    text = json.dumps(record.model_dump(mode="json"), separators=(",", ":"))  # escapes what is no UTF-8
     return {
         "id": record.id,
         "instance": record.instance,

@@ -85,7 +85,7 @@ events = Table(
     PrimaryKeyConstraint("task_id", "seq"),
     sqlite_with_rowid=False,
 )
-"""The log of a task. Numbers may lack where streamed text was joined: see `tasks/log.py`."""
+"""The log of a task, without gaps. When an event comes here is `tasks/log.py`'s to say."""
 
 steps = Table(
     "steps",

@@ -1,0 +1,198 @@
+"""Tasks, their runs and events in the store: written by the task that runs, read by anyone, also after a crash."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from kinfold.errors import NotFound
+from kinfold.events import Event, EventBase, RunEnded, RunStarted
+from kinfold.sandbox.owner import Owner
+from kinfold.tasks.store.door import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+Standing = Literal["running", "interrupted", "completed", "aborted", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """One task as it is kept. Times are seconds since the epoch."""
+
+    id: str
+    user_id: str
+    prompt: str
+    model: str
+    workspace: str
+    sandbox_id: str
+    status: str
+    ended_by: str | None
+    owner: Owner
+    result: dict[str, Any] | None
+    """A `TaskResult` as on the wire; as data, so that one of an older version can always be read."""
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def standing(self) -> Standing:
+        """The status; of one that runs, `interrupted` where its process is provably dead: it never ended."""
+        if self.status == "running":
+            return "interrupted" if self.owner.fate() == "dead" else "running"
+        return self.status  # type: ignore[return-value]  # written from `Status` alone
+
+
+class StoredTasks:
+    """The tasks of one store. Every method may raise `StoreError`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def begin(self, task_id: str, *, user_id: str, prompt: str, model: str) -> None:
+        """Before anything of the task exists."""
+        from kinfold.tasks.store.tables import tasks
+
+        row = {
+            "id": task_id,
+            "user_id": user_id,
+            "prompt": prompt,
+            "model": model,
+            "workspace": "",
+            "sandbox_id": "",
+            "status": "running",
+            "owner": Owner.current().model_dump_json(),
+            "created_at": time.time(),
+        }
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(tasks.insert().values(_safe(row)))
+
+    async def opened(self, task_id: str, *, sandbox_id: str, workspace: str) -> None:
+        """Its sandbox is there."""
+        await self._update(task_id, sandbox_id=sandbox_id, workspace=workspace)
+
+    async def discard(self, task_id: str) -> None:
+        """It never began."""
+        from kinfold.tasks.store.tables import tasks
+
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(tasks.delete().where(tasks.c.id == task_id))
+
+    async def append(self, task_id: str, events: Sequence[Event]) -> None:
+        """The next events of its log, all or none, and what they say of its runs. What is there already is left."""
+        from kinfold.tasks.store import tables
+
+        rows = [
+            {"task_id": task_id, "seq": event.seq, "event": json.dumps(event.dump(), separators=(",", ":"))}
+            for event in events
+        ]
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(tables.events.insert().prefix_with("OR IGNORE"), rows)
+            for event in events:
+                if isinstance(event, (RunStarted, RunEnded)):
+                    await _note_run(connection, event)
+
+    async def end(self, task_id: str, *, status: str, ended_by: str, result: dict[str, Any]) -> None:
+        """Its result."""
+        await self._update(task_id, status=status, ended_by=ended_by, result=json.dumps(result), ended_at=time.time())
+
+    async def list(self, *, user_id: str | None = None, limit: int = 50) -> builtins.list[StoredTask]:
+        """The newest first."""
+        from kinfold.tasks.store.tables import tasks
+
+        query = tasks.select().order_by(tasks.c.created_at.desc()).limit(limit)
+        if user_id is not None:
+            query = query.where(tasks.c.user_id == user_id)
+        async with (await self._store.database()).reading() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [_task(dict(row)) for row in rows]
+
+    async def get(self, wanted: str) -> StoredTask:
+        """The task with this id, or whose id begins so. Raises `NotFound`, also where several do."""
+        from kinfold.tasks.store.tables import tasks
+
+        begins = wanted if wanted.startswith("task_") else f"task_{wanted}"
+        query = tasks.select().where(tasks.c.id.startswith(begins, autoescape=True)).limit(2)
+        async with (await self._store.database()).reading() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        if len(rows) != 1:
+            words = f"no task {wanted!r}" if not rows else f"more than one task begins with {wanted!r}"
+            raise NotFound(words, hint="`kinfold tasks list` shows them")
+        return _task(dict(rows[0]))
+
+    async def events(self, task_id: str, *, after: int = 0) -> builtins.list[dict[str, Any]]:
+        """Its events numbered above `after`, as on the wire. `events.EVENT` makes objects of them."""
+        from kinfold.tasks.store.tables import events
+
+        columns = events.c
+        query = events.select().where(columns.task_id == task_id, columns.seq > after).order_by(columns.seq)
+        async with (await self._store.database()).reading() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [json.loads(row["event"]) for row in rows]
+
+    async def export(self, task_id: str) -> dict[str, Any]:
+        """All that is kept of it, as one JSON document: `task`, `runs`, `events`, `modelRequests`."""
+        from kinfold.tasks.store import tables
+
+        found: dict[str, Any] = {}
+        async with (await self._store.database()).reading() as connection:
+            for key, table in (("task", tables.tasks), ("runs", tables.runs), ("modelRequests", tables.model_requests)):
+                column = table.c.id if key == "task" else table.c.task_id
+                rows = (await connection.execute(table.select().where(column == task_id))).mappings().all()
+                found[key] = [dict(row) for row in rows]
+        task = found["task"][0]
+        for name in ("owner", "setup", "result"):
+            task[name] = json.loads(task[name]) if task[name] else None
+        return {**found, "task": task, "events": await self.events(task_id)}
+
+    async def _update(self, task_id: str, **values: Any) -> None:
+        from kinfold.tasks.store.tables import tasks
+
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(tasks.update().where(tasks.c.id == task_id).values(_safe(values)))
+
+
+async def _note_run(connection: AsyncConnection, event: RunStarted | RunEnded) -> None:
+    from kinfold.tasks.store.tables import runs
+
+    if isinstance(event, RunStarted):
+        row = {
+            "id": event.run_id,
+            "task_id": event.task_id,
+            "parent_run_id": event.parent_run_id,
+            "tool_call_id": event.tool_call_id,
+            "kind": event.kind,
+            "label": event.label,
+            "definition": event.definition,
+            "model": event.model,
+            "started_at": _moment(event),
+        }
+        await connection.execute(runs.insert().prefix_with("OR IGNORE").values(_safe(row)))
+    else:
+        ended = {"status": event.status, "ended_by": event.ended_by, "steps": event.steps, "ended_at": _moment(event)}
+        await connection.execute(runs.update().where(runs.c.id == event.run_id).values(ended))
+
+
+def _moment(event: EventBase) -> float:
+    return datetime.fromisoformat(event.at).timestamp()
+
+
+def _safe(row: dict[str, Any]) -> dict[str, Any]:
+    """Text that SQLite can hold: what is no UTF-8 (names of files, what a model wrote) is shown as an escape."""
+    return {name: _utf8(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _task(row: dict[str, Any]) -> StoredTask:
+    names = StoredTask.__slots__
+    values = {name: row[name] for name in names}
+    owner = Owner.model_validate_json(row["owner"])
+    result = json.loads(row["result"]) if row["result"] else None
+    return StoredTask(**{**values, "owner": owner, "result": result})

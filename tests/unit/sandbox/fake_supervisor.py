@@ -46,7 +46,7 @@ def end(code: int = 0, total: int = 0) -> bytes:
     """OK of EXEC: exited with `code`."""
     numbers = b"\x01\x01" + code.to_bytes(4, "little") + bytes(4)
     totals = b"".join(n.to_bytes(8, "little") for n in (total, 0, total, 0))
-    return numbers + totals + bytes(8) + bytes(4) + bytes(20)
+    return numbers + totals + bytes(8) + bytes(4) + bytes(20) + bytes(40)
 
 
 def record(size: int, sha256: bytes = b"") -> bytes:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.docker.provider_support import engine_api
+from tests.docker.provider_support import docker_provider, engine_api, spec
 from tests.hostile.hostile_support import sandbox_with
 
 from kinfold.sandbox.base import ExecRequest
@@ -225,6 +225,37 @@ async def test_what_listens_in_one_sandbox_is_heard_by_its_own_alone(own_state: 
         assert (await box.exec(["python3", "-c", CALL])).stdout_text.split() == ["True"] * 2
         assert (await other.exec(["python3", "-c", CALL])).stdout_text.split() == ["False"] * 2
         assert b"@" not in (await other.exec(["cat", "/proc/net/unix"])).stdout
+        await server.kill(grace=0)
+
+
+REACHED = """
+import socket, sys
+s = socket.socket(); s.settimeout(3)
+print(s.connect_ex((sys.argv[1], int(sys.argv[2]))) == 0)
+"""
+
+
+@pytest.mark.threat("N04")
+async def test_sandboxes_with_an_open_network_reach_the_gateway_and_each_other_not(own_state: Path) -> None:
+    opened = spec(network="open")
+    async with (
+        docker_provider(own_state) as provider,
+        await provider.create(opened) as box,
+        await provider.create(opened) as other,
+    ):
+        server = await box.start(ExecRequest(command=["python3", "-c", SERVE], stream=True, stdin_open=True))
+        assert (await anext(server.output())).data == b"up\n"
+        with engine_api() as api:
+            [network] = api.inspect_container(box.ref.handle)["NetworkSettings"]["Networks"].values()
+        with listening() as host:
+            for address, port, reached in (
+                (network["IPAddress"], 4444, False),
+                (network["Gateway"], host.port, True),
+            ):
+                asked = await other.exec(["python3", "-c", REACHED, address, str(port)], timeout=20)
+                assert asked.stdout_text.strip() == str(reached), address
+        own = await box.exec(["python3", "-c", REACHED, network["IPAddress"], "4444"], timeout=20)
+        assert own.stdout == b"True\n"
         await server.kill(grace=0)
 
 

@@ -22,7 +22,7 @@ LAYOUT = Layout(
 )
 
 
-def config(*, bounded: bool = False, **fields: Any) -> dict[str, Any]:
+def config(engines_network: str = "none", *, bounded: bool = False, **fields: Any) -> dict[str, Any]:
     """What is sent for this spec."""
     spec = SandboxSpec(**fields)
     plan = Plan(
@@ -34,6 +34,7 @@ def config(*, bounded: bool = False, **fields: Any) -> dict[str, Any]:
         volume_labels={"kinfold.role": "supervisor"},
         labels={"kinfold.sandbox": "s"},
         bounded=bounded,
+        network=engines_network,
     )
     return engine_config(plan)
 
@@ -131,10 +132,11 @@ def test_few_open_files_for_a_program_leave_the_supervisor_its_own() -> None:
 
 
 def test_opting_out_changes_only_what_was_opted_out_of() -> None:
-    plain, opted = config()["HostConfig"], config(network="open", read_only_root=False, runtime="runsc")["HostConfig"]
+    plain = config()["HostConfig"]
+    opted = config("of-its-own", network="open", read_only_root=False, runtime="runsc")["HostConfig"]
     changed = {key for key in opted if opted[key] != plain.get(key)}
     assert changed == {"NetworkMode", "ReadonlyRootfs", "Runtime"}
-    assert opted["NetworkMode"] == "bridge"
+    assert opted["NetworkMode"] == "of-its-own"
 
 
 def test_the_callers_labels_cannot_become_ours() -> None:

@@ -39,6 +39,8 @@ class Plan:
     labels: Mapping[str, str]
     bounded: bool = False
     """The workspace and the home lie on a file system of the limits' size; else the supervisor watches them."""
+    network: str = "none"
+    """`none`, or the id of the network for open sandboxes."""
     ulimits: bool = True
     """Off where the engine may not set them (rootless with low limits of its own); the supervisor sets them then."""
 
@@ -103,7 +105,7 @@ def _host_config(plan: Plan) -> dict[str, Any]:
         "SecurityOpt": ["no-new-privileges:true"],
         "Privileged": False,
         "ReadonlyRootfs": plan.spec.read_only_root,
-        "NetworkMode": "none" if plan.spec.network == "none" else "bridge",
+        "NetworkMode": plan.network,
         "PublishAllPorts": False,
         "IpcMode": "private",
         "CgroupnsMode": "private",

@@ -1,4 +1,4 @@
-"""What stands on every container and volume that kinfold makes: facts that never change, under `kinfold.*`."""
+"""What stands on every container, volume and network that kinfold makes: facts that never change, under `kinfold.*`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ USER_PREFIX = "kinfold.label."
 ROLE_SANDBOX = "sandbox"
 ROLE_SUPERVISOR = "supervisor"
 ROLE_FILLER = "filler"
+ROLE_NETWORK = "network"
 
 SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{16}\Z")
 _KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")

@@ -31,6 +31,7 @@ from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
 from kinfold.sandbox.docker.controls import Controls, Probing, Settled
 from kinfold.sandbox.docker.create import Plan
 from kinfold.sandbox.docker.intent import fresh_id, intent, terms
+from kinfold.sandbox.docker.network import open_network
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
 from kinfold.sandbox.docker.stream import open_engine_stream
@@ -150,6 +151,7 @@ class DockerProvider:
                 volume=self.containers.volume().name,
                 volume_labels=self.containers.volume().labels,
                 labels=self.containers.labels_of(record),
+                network=await open_network(self.engine) if spec.network == "open" else "none",
             )
             return await self._start(plan, record, settled.not_enforced)
         except BaseException as error:

@@ -10,6 +10,9 @@ import functools
 import ipaddress
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,26 @@ INSTANCE_LABEL = "kinfold.instance"
 def anyio_backend() -> str:
     """Asyncio is the one backend that kinfold promises."""
     return "asyncio"
+
+
+def pytest_sessionstart() -> None:
+    """Unmount what a killed run left of its sandboxes: pytest could not remove its directories, and would fail."""
+    base = Path(tempfile.gettempdir())
+    for line in Path("/proc/self/mounts").read_text().splitlines() if sys.platform == "linux" else ():
+        point = Path(line.split()[1])
+        if point.is_relative_to(base) and len(point.relative_to(base).parts) > 2 and os.geteuid() == 0:
+            user, run = point.relative_to(base).parts[:2]
+            if user.startswith("pytest-of-") and _is_over(base / user / run):
+                subprocess.run(["umount", "--lazy", str(point)], check=True)
+
+
+def _is_over(run: Path) -> bool:
+    """Whether the pytest of this directory has ended."""
+    try:
+        pid = int((run / ".lock").read_text())
+    except (OSError, ValueError):
+        return run.name.startswith("garbage-")
+    return not Path(f"/proc/{pid}").exists()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -183,7 +183,7 @@ def die(*arguments, **fields):
 async def main():
     async with DockerProvider() as provider:
         await provider.probe()
-        if "quota" not in module or name != "detach":
+        if "keeping" not in module and name != "detach":
             setattr(owner, name, die)
         async with await provider.create(SandboxSpec(image=sys.argv[4], pull="never", keep=3600.0)) as sandbox:
             await sandbox.write("result", b"made")

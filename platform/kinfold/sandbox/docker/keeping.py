@@ -35,6 +35,10 @@ def keep_files(root: Path, descriptor: int, checkpoint: Checkpoint) -> None:
             os.unlink(quota.IMAGE, dir_fd=descriptor)  # the copy is in place; only this was still to be done
             return
         reattach(root)
+    if not os.path.isdir(root / quota.POINT / "workspace"):
+        quota.detach(root)  # its maker died before there was anything to keep
+        os.unlink(quota.IMAGE, dir_fd=descriptor)
+        return
     why = _too_much(root) or _copy_out(root, descriptor, checkpoint)
     if why:
         logger.info("%s stays mounted while its files are kept: %s", root / quota.POINT, why)

@@ -19,6 +19,7 @@ from pathlib import Path
 from kinfold.errors import SandboxError, StartFailed
 
 IMAGE = "disk.img"
+UNFINISHED = "disk.img.new"
 POINT = "disk"
 RESERVE_BYTES = 1 << 30
 """Free bytes that must be left on the host's file system for a sandbox to be made there."""
@@ -56,7 +57,7 @@ def missing() -> str:
 
 def make(root: Path, size: Size) -> None:
     """Make the image below `root` and mount it. Raises `StartFailed`; `remove` takes away what came about."""
-    image = root / IMAGE
+    image = root / UNFINISHED
     try:
         with open(os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "rb") as file:
             os.truncate(file.fileno(), _image_bytes(size))
@@ -67,6 +68,7 @@ def make(root: Path, size: Size) -> None:
     said = _run("mkfs.ext4", *format_, "-O", _FEATURES, "-E", options, str(image))
     if said is not None:
         raise StartFailed(f"cannot make a file system for the workspace: {said}", hint="`kinfold doctor` shows more")
+    os.rename(image, root / IMAGE)
     attach(root)
     os.rmdir(root / POINT / "lost+found")
 

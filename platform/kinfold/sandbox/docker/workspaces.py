@@ -182,7 +182,7 @@ class Workspaces:
     def _keep(self, sandboxes: int, sandbox_id: str, checkpoint: Checkpoint) -> list[str]:
         """All but the workspace goes, which then lies in a plain directory of the same path."""
         with opened(sandbox_id, DIRECTORY, dir_fd=sandboxes) as root:
-            left = remove_tree(root, "dial", checkpoint)
+            left = [name for gone in ("dial", quota.UNFINISHED) for name in remove_tree(root, gone, checkpoint)]
             if quota.has_image(self._sandboxes / sandbox_id):
                 keep_files(self._sandboxes / sandbox_id, root, checkpoint)
             with opened(quota.POINT, DIRECTORY, dir_fd=root) as disk:

@@ -52,7 +52,10 @@ async def end(provider: DockerProvider, ref: SandboxRef, reason: str, *, keep: b
     for _ in range(_CLAIMS):
         record = await _claimable(provider, ref.id)
         if record is None:
-            await provider.containers.remove(ref.id, ref.handle)
+            await end_unrecorded(provider, ref.id, ref.handle)
+            return
+        if not record.live and (record.state == "released" or is_claimed(record)):
+            await provider.containers.remove(ref.id, ref.handle)  # who has the claim does the rest
             provider.forget_channel(ref.id)
             return
         try:
@@ -62,8 +65,7 @@ async def end(provider: DockerProvider, ref: SandboxRef, reason: str, *, keep: b
             continue
         except StoreError as error:
             _warn_of_store(ref.id, error)
-            await provider.containers.remove(ref.id, ref.handle or record.handle)
-            provider.forget_channel(ref.id)
+            await end_unrecorded(provider, ref.id, ref.handle or record.handle)
             return
     raise SandboxError(f"the record of sandbox {ref.id} never holds still", hint="end its holder, then try again")
 
@@ -102,6 +104,15 @@ async def noted_reason(provider: DockerProvider, sandbox_id: str) -> str:
     except StoreError:
         return ""
     return "" if not found or found[0].live else found[0].reason
+
+
+async def end_unrecorded(provider: DockerProvider, sandbox_id: str, handle: str) -> None:
+    """End one of whose record nothing can be had. Its workspace stays: whether it may go is what the record said."""
+    await provider.containers.remove(sandbox_id, handle)
+    provider.forget_channel(sandbox_id)
+    left = await anyio.to_thread.run_sync(lambda: provider.workspaces.remove(sandbox_id, workspace=False))
+    if left:
+        logger.warning("sandbox %s: left on the host: %s", sandbox_id, "; ".join(left[:5]))
 
 
 async def claim_and_remove(
@@ -164,14 +175,17 @@ async def remove_directories(provider: DockerProvider, record: SandboxRecord, *,
 
 
 async def _claimable(provider: DockerProvider, sandbox_id: str) -> SandboxRecord | None:
-    """The record to claim; None where there is none, another is just removing it, or it cannot be had."""
+    """The record as it stands; None where there is none, or it cannot be had."""
     try:
-        found = (await provider.records.list(id=sandbox_id)).records
+        known = await provider.records.list(id=sandbox_id)
     except StoreError as error:
         _warn_of_store(sandbox_id, error)
         return None
-    if not found or found[0].state == "released" or is_claimed(found[0]):
-        return None  # of two who remove it the other has the claim; the container's end serves both
+    found = known.records
+    for broken in known.broken:
+        logger.warning("sandbox %s is ended without its record, which cannot be read: %s", sandbox_id, broken.reason)
+    if not found:
+        return None
     await _check_engine(provider, found[0])
     return found[0]
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.from_thread
@@ -25,6 +25,7 @@ from kinfold.errors import ConfigError, KinfoldError, LeaseLost, SandboxLost, St
 from kinfold.sandbox.base import ByteStream, Control, Limits, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.dial import Listener
 from kinfold.sandbox.docker import ending, quota, state, workspaces
+from kinfold.sandbox.docker import labels as engine_labels
 from kinfold.sandbox.docker.admission import Admitted, admit, fit_limits
 from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
@@ -290,17 +291,38 @@ class DockerProvider:
         return sandbox
 
     async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxRef]:
-        """See `Provider.list`. A sandbox whose container has gone is listed as `missing`."""
+        """See `Provider.list`. A sandbox whose container has gone is listed as `missing`.
+
+        Where records cannot be read, what the labels say is listed too: it must be possible to end it.
+        """
         containers = await self.containers.listed()
         wanted = dict(labels or {})
         refs: list[SandboxRef] = []
-        for record in (await self.records.list()).records:
+        known = await self.records.list()
+        for record in known.records:
             ours = record.instance == self.instance and record.provider == self.name and record.state != "released"
             if ours and wanted.items() <= record.labels.items():
                 found = containers.get(record.id)
                 word = state.state_word(found["State"]) if found is not None else "missing"
                 refs.append(self.ref(record, "creating" if record.state == "intended" and found is None else word))
+        if known.broken:
+            recorded = {record.id for record in known.records}
+            unread = [self._labelled_ref(item) for id, item in containers.items() if id not in recorded]
+            refs += [ref for ref in unread if wanted.items() <= ref.labels.items()]
         return refs
+
+    def _labelled_ref(self, item: Mapping[str, Any]) -> SandboxRef:
+        """What a container's labels alone say of its sandbox."""
+        own: dict[str, str] = item.get("Labels") or {}
+        return SandboxRef(
+            id=own.get(engine_labels.SANDBOX, ""),
+            provider=self.name,
+            handle=str(item["Id"]),
+            name=own.get(engine_labels.NAME, ""),
+            image=own.get(engine_labels.IMAGE, ""),
+            state=state.state_word(item["State"]),
+            labels=engine_labels.from_engine(own),
+        )
 
     async def destroy(self, ref: SandboxRef) -> None:
         """See `Provider.destroy`. Raises `EngineUnavailable`; the record then stays for the reaper."""

@@ -169,7 +169,7 @@ async def _drop_unrecorded(provider: DockerProvider, item: dict[str, Any], reaso
     if dry_run or not labels.SANDBOX_ID.match(sandbox_id):
         return replace(found, removed=False)
     try:
-        await provider.containers.remove(sandbox_id, str(item["Id"]))
+        await ending.end_unrecorded(provider, sandbox_id, str(item["Id"]))
     except KinfoldError as error:
         return replace(found, reason=f"{reason}; not removed: {error}", removed=False)
     return found

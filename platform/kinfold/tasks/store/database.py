@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from kinfold.errors import StoreError
 from kinfold.tasks.store import faults, schema
 
 _WRITES = "kinfold_writes"
@@ -29,16 +30,23 @@ _WRITES = "kinfold_writes"
 class Database:
     """An open store. Every method raises `StoreError` where the file cannot be had, read or written."""
 
-    def __init__(self, path: Path, *, busy_timeout: float) -> None:
+    def __init__(self, path: Path, *, busy_timeout: float, refusal: StoreError | None = None) -> None:
         self.path = path
+        self.refusal = refusal
+        """Why nothing can be written, where it can only be read."""
         self._busy_timeout = busy_timeout
         self._writer = anyio.Lock()
         self._engine = self._make_engine()
 
     @classmethod
     async def open(cls, path: Path, *, busy_timeout: float) -> Database:
-        """The file at `path`, made or upgraded where it must be."""
-        await anyio.to_thread.run_sync(schema.prepare, path, busy_timeout)
+        """The file at `path`, made or upgraded where it must be; on a full disk it may be for reading only."""
+        try:
+            await anyio.to_thread.run_sync(schema.prepare, path, busy_timeout)
+        except StoreError as error:
+            if error.code != "store_full" or not schema.is_readable(path):
+                raise
+            return cls(path, busy_timeout=busy_timeout, refusal=error)
         return cls(path, busy_timeout=busy_timeout)
 
     @asynccontextmanager
@@ -54,6 +62,8 @@ class Database:
 
         Shielded, and bounded by the wait for the lock: a cancelled caller still learns what was kept.
         """
+        if self.refusal is not None:
+            raise self.refusal
         with anyio.CancelScope(shield=True), self._translated():
             async with self._writer, self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
@@ -85,14 +95,18 @@ class Database:
         return _Translated(self.path, self._busy_timeout)
 
     def _make_engine(self) -> AsyncEngine:
+        url = URL.create("sqlite+aiosqlite", database=str(self.path))
+        if self.refusal is not None:
+            lying = {"mode": "ro", "immutable": "1", "uri": "true"}
+            url = URL.create("sqlite+aiosqlite", database=self.path.as_uri(), query=lying)
         engine = create_async_engine(
-            URL.create("sqlite+aiosqlite", database=str(self.path)),
+            url,
             connect_args={"timeout": self._busy_timeout},
             pool_size=2,
             max_overflow=2,
             pool_timeout=60.0,
         )
-        event.listen(engine.sync_engine, "connect", _set_up)
+        event.listen(engine.sync_engine, "connect", _set_up if self.refusal is None else _set_up_reader)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
 
@@ -125,6 +139,10 @@ def _set_up(connection: Any, record: object) -> None:
         cursor.execute("PRAGMA foreign_keys = ON")
     finally:
         cursor.close()
+
+
+def _set_up_reader(connection: Any, record: object) -> None:
+    connection.isolation_level = None
 
 
 def _begin(connection: Connection) -> None:

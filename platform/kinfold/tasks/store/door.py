@@ -29,6 +29,8 @@ class Store:
     async def database(self) -> Database:
         """The open database. Raises `StoreError`; the next call tries again."""
         async with self._opening:
+            if self._database is not None and self._database.refusal is not None:
+                await self._close()  # perhaps there is space by now
             if self._database is None:
                 # In a thread: it takes hundreds of milliseconds, in which others may go on.
                 name = "kinfold.tasks.store.database"
@@ -38,10 +40,13 @@ class Store:
 
     async def aclose(self) -> None:
         """Close what was opened."""
+        with anyio.CancelScope(shield=True):
+            await self._close()
+
+    async def _close(self) -> None:
         database, self._database = self._database, None
         if database is not None:
-            with anyio.CancelScope(shield=True):
-                await database.aclose()
+            await database.aclose()
 
     async def __aenter__(self) -> Store:
         return self

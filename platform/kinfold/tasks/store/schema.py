@@ -37,6 +37,21 @@ def prepare(path: Path, busy_timeout: float) -> None:
         raise faults.store_error(path, error, waited=busy_timeout) from error
 
 
+def is_readable(path: Path) -> bool:
+    """Whether a file that cannot be opened for want of space can be read as it lies there.
+
+    SQLite needs room for an index before it reads a WAL; a store that was closed has none, and is whole in one file.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if wal.exists() and wal.stat().st_size > 0:
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            return connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(HEAD,)]
+    except sqlite3.Error:
+        return False
+
+
 def _version(path: Path, busy_timeout: float) -> str | None:
     """None where the file is missing or empty. Raises `StoreError` for a newer one."""
     if not path.exists() or path.stat().st_size == 0:

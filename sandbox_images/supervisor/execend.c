@@ -34,6 +34,7 @@ void exec_tree_gone(struct exec *e)
         s->exec = NULL;
         shim_release(s);
     }
+    terminal_release(e);
     stream_drain(&e->out[0]);
     stream_drain(&e->out[1]);
     e->drain_deadline = e->drain_deadline == NEVER ? kf.now + DRAIN_GRACE : e->drain_deadline;

@@ -40,6 +40,7 @@ void exec_free(struct exec *e)
         ring_free(&e->out[i].ring);
     }
     input_close(&e->in);
+    terminal_release(e);
     start_free(e->start);
     free(e->background);
     loop_free_later(e);
@@ -143,6 +144,7 @@ static void on_exited(struct exec *e, const struct shim_message *m)
     e->duration_us = (loop_clock() - e->started) / 1000;
     e->deadline = e->idle_deadline = NEVER;
     e->drain_deadline = kf.now + DRAIN_GRACE;
+    terminal_release(e);
     stream_drain(&e->out[0]);
     stream_drain(&e->out[1]);
     if (m->b) {
@@ -203,7 +205,7 @@ void exec_on_shim(struct exec *e, const struct shim_message *m, const uint8_t *m
     switch (m->kind) {
     case SHIM_STARTED:
         on_started(e, m->a);
-        e->started_due = kf.now + (e->mode & 1 ? STARTED_DELAY : 0);
+        e->started_due = kf.now + (e->mode & MODE_STREAM ? STARTED_DELAY : 0);
         stream_pace(e);
         exec_touch(e);
         break;

@@ -71,6 +71,7 @@ static bool env_build(struct env_list *list, const struct wanted *w)
     static char home[4200];
     static const char *const fixed[] = {"USER=agent", "LOGNAME=agent", "TMPDIR=/tmp", "TZ=UTC",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"};
+    static const char terminal[] = "TERM=xterm-256color";
     size_t most = w->envc + kf.config.env_count + 16, slots = 16;
     while (slots < 2 * most) {
         slots *= 2;
@@ -87,6 +88,9 @@ static bool env_build(struct env_list *list, const struct wanted *w)
     env_set(list, home, strlen(home));
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         env_set(list, fixed[i], strlen(fixed[i]));
+    }
+    if (w->mode & MODE_TERMINAL) {
+        env_set(list, terminal, strlen(terminal));
     }
     if (egress_port() != 0) {
         env_proxy(list);
@@ -185,10 +189,13 @@ static uint8_t open_all(struct start *s, const struct wanted *w, int ours[3])
     kf_as_agent(&kf.root);
     s->fds[0] = kf_open_dir(&kf.root, whole ? "." : (const char *)w->cwd, whole ? 1 : w->cwd_length, &kind);
     bool good = s->fds[0] >= 0;
-    if (good) {
+    if (good && (w->mode & MODE_TERMINAL)) {
+        kind = terminal_open(s, w, ours);
+        good = kind == 0;
+    } else if (good) {
         kind = KF_BUSY;
         good = make_pipe(&ours[1], &s->fds[2], 0) && make_pipe(&ours[2], &s->fds[3], 0);
-        if (good && (w->mode & 2)) {
+        if (good && (w->mode & MODE_STDIN)) {
             good = make_pipe(&ours[0], &s->fds[1], 1);
         } else if (good) {
             good = (s->fds[1] = fcntl(kf.null, F_DUPFD_CLOEXEC, 3)) >= 0;
@@ -208,14 +215,16 @@ static void set_up_streams(struct exec *e, const struct wanted *w, const int our
         struct stream *s = &e->out[i];
         s->exec = e;
         s->watch = (struct watch){.fd = ours[i + 1]};
+        s->eof = ours[i + 1] < 0; /* a terminal has one stream */
         ring_init(&s->ring, w->keep[i]);
     }
     e->in.exec = e;
-    e->in.wanted = (w->mode & 2) != 0;
-    e->in.closed = !e->in.wanted;
+    e->in.wanted = (w->mode & MODE_STDIN) != 0;
+    e->in.closed = ours[0] < 0;
+    e->in.terminal = (w->mode & MODE_TERMINAL) != 0;
     e->in.granted = STDIN_WINDOW;
     e->in.watch.fd = -1;
-    if (e->in.wanted) {
+    if (ours[0] >= 0) {
         input_start(e, ours[0]);
     }
 }
@@ -231,6 +240,7 @@ static struct exec *exec_new(uint64_t id, const struct wanted *w, struct start *
     memcpy(e->owner, w->owner, w->owner_length);
     e->owner_length = w->owner_length;
     e->start = start;
+    e->terminal = w->mode & MODE_TERMINAL ? fcntl(start->fds[1], F_DUPFD_CLOEXEC, 3) : -1;
     e->grace_ms = w->grace_ms;
     e->output_limit = w->output_limit;
     e->idle_timeout = w->idle_ms > NEVER / MS / 4 ? 0 : w->idle_ms * MS;
@@ -261,11 +271,8 @@ bool exec_request(struct channel *c, uint64_t id, const uint8_t *payload, size_t
     if (!wanted_decode(kf_reader(payload, length), &w, &wrong)) {
         return false;
     }
-    if (wrong != NULL || w.mode > 7) {
-        return refuse(c, id, KF_INVALID, 0, wrong != NULL ? wrong : "unknown mode bits");
-    }
-    if (w.mode & 4) {
-        return refuse(c, id, KF_UNSUPPORTED, 0, "terminals are not supported yet");
+    if (wrong != NULL) {
+        return refuse(c, id, KF_INVALID, 0, wrong);
     }
     if (w.keep[0] > MAX_KEEP || w.keep[1] > MAX_KEEP) {
         return refuse(c, id, KF_TOO_LARGE, 0, "at most 64 MiB of each stream are kept");
@@ -287,11 +294,13 @@ bool exec_request(struct channel *c, uint64_t id, const uint8_t *payload, size_t
             }
         }
         start_free(start);
-        return refuse(c, id, kind, error, kind == KF_BUSY ? "no descriptors are left for pipes" : "cannot enter the working directory");
+        return refuse(c, id, kind, error, kind == KF_BUSY ? "no descriptors, or no terminals, are left for it"
+                                        : kind == KF_UNSUPPORTED ? "this sandbox has no terminals (/dev/ptmx, /dev/pts)"
+                                        : "cannot enter the working directory");
     }
     struct exec *e = exec_new(id, &w, start, ours);
     struct request *r = request_new(c, KF_EXEC, id, REQUEST_READER);
-    r->streaming = (w.mode & 1) != 0;
+    r->streaming = (w.mode & MODE_STREAM) != 0;
     memcpy(r->limit, w.limit, sizeof r->limit);
     reader_attach(r, e);
     exec_begin(e);
@@ -325,7 +334,7 @@ void exec_begin(struct exec *e)
     e->oom_before = cgroup_oom_kills();
     e->started = kf.now;
     struct shim_message m = {.kind = SHIM_START, .serial = e->serial, .a = e->start->argc, .b = e->start->envc,
-                             .pid = (e->mode & 1) != 0,
+                             .pid = (e->mode & MODE_STREAM ? START_TELL_AT_ONCE : 0) | (e->mode & MODE_TERMINAL ? START_TERMINAL : 0),
                              .n = e->start->length};
     if (!shim_send_start(s, &m, e->start)) {
         exec_shim_lost(e);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -121,7 +122,7 @@ static int run_child(const struct shim_options *o, const struct leader_spec *spe
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
-    if (!take_descriptors(spec)) {
+    if (!take_descriptors(spec) || (spec->terminal && ioctl(0, TIOCSCTTY, 0) != 0)) {
         return errno;
     }
     be_modest(LEADER_NICE);

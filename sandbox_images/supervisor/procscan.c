@@ -50,12 +50,19 @@ static bool read_process(pid_t pid, struct process *out)
         return false;
     }
     rest += 2;
-    const char *parent = field(rest, 1), *threads = field(rest, 17), *start = field(rest, 19);
-    if (parent == NULL || threads == NULL || start == NULL) {
+    const char *parent = field(rest, 1), *times = field(rest, 11), *threads = field(rest, 17), *start = field(rest, 19);
+    const char *memory = field(rest, 21), *name = memchr(line, '(', (size_t)n);
+    if (parent == NULL || times == NULL || threads == NULL || start == NULL || memory == NULL || name == NULL) {
         return false;
     }
     *out = (struct process){.pid = pid, .parent = atoi(parent), .state = rest[0],
-                            .threads = (uint32_t)strtoul(threads, NULL, 10), .start = strtoull(start, NULL, 10)};
+                            .threads = (uint32_t)strtoul(threads, NULL, 10), .start = strtoull(start, NULL, 10),
+                            .memory = strtoull(memory, NULL, 10)};
+    char *next;
+    out->ticks = strtoull(times, &next, 10);
+    out->ticks += strtoull(next, NULL, 10);
+    size_t length = (size_t)(rest - 2 - (name + 1));
+    memcpy(out->name, name + 1, length < sizeof out->name - 1 ? length : sizeof out->name - 1);
     return true;
 }
 
@@ -183,18 +190,31 @@ bool scan_descendants(struct scan *scan, uint64_t budget_us)
     for (size_t i = 0; told && i < scan->count && shim_now_us() < until; i++) {
         told = add_children_of_all(scan, scan->all[i].pid);
     }
+    if (scan->count > 0) {
+        qsort(scan->all, scan->count, sizeof *scan->all, by_pid);
+    }
     return told;
+}
+
+static struct process *child_above(const struct scan *scan, struct process *at, pid_t parent)
+{
+    for (size_t depth = 0; at != NULL && at->parent != parent && depth <= scan->count; depth++) {
+        at = find(scan, at->parent);
+    }
+    return at != NULL && at->parent == parent ? at : NULL;
+}
+
+const struct process *scan_child_above(const struct scan *scan, const struct process *p, pid_t parent)
+{
+    return child_above(scan, find(scan, p->pid), parent);
 }
 
 pid_t scan_biggest(struct scan *scan, pid_t parent, uint32_t *count)
 {
     struct process *biggest = NULL;
     for (size_t i = 0; i < scan->count; i++) {
-        struct process *at = &scan->all[i];
-        for (size_t depth = 0; at != NULL && at->parent != parent && depth <= scan->count; depth++) {
-            at = find(scan, at->parent);
-        }
-        if (at == NULL || at->parent != parent) {
+        struct process *at = child_above(scan, &scan->all[i], parent);
+        if (at == NULL) {
             continue;
         }
         at->under++;

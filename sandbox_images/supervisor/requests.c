@@ -127,6 +127,23 @@ static bool on_kill(struct channel *c, uint64_t id, struct kf_reader *r)
     return true;
 }
 
+static bool on_resize(struct channel *c, uint64_t id, struct kf_reader *r)
+{
+    uint64_t exec_id = kf_get_u64(r);
+    uint16_t rows = kf_get_u16(r), columns = kf_get_u16(r);
+    if (!kf_reader_done(r)) {
+        return false;
+    }
+    resize_request(c, id, exec_id, rows, columns);
+    return true;
+}
+
+static bool on_processes(struct channel *c, uint64_t id)
+{
+    processes_request(c, id);
+    return true;
+}
+
 static bool on_forget(struct kf_reader *r)
 {
     struct kf_reader twice = *r;
@@ -296,7 +313,8 @@ bool request_dispatch(struct channel *c, const struct kf_header *h, const uint8_
     case KF_ATTACH: return attach_request(c, h->id, &r);
     case KF_SIGNAL: return on_signal(c, h->id, &r);
     case KF_KILL: return on_kill(c, h->id, &r);
-    case KF_RESIZE: return h->length == 12 && refuse(c, h->id, KF_UNSUPPORTED, "terminals are not supported yet");
+    case KF_RESIZE: return on_resize(c, h->id, &r);
+    case KF_PROCESSES: return h->length == 0 && on_processes(c, h->id);
     case KF_END_OWNER: return on_end_owner(c, h->id, &r);
     case KF_PAUSE: return h->length == 0 && pause_or_resume(c, h->id, true);
     case KF_RESUME: return h->length == 0 && pause_or_resume(c, h->id, false);

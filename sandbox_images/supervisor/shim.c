@@ -40,14 +40,16 @@ static void on_start(const struct shim_message *m, const char *strings, size_t l
     me.leader_reaped = me.leader_told = me.started_told = false;
     me.done_count = 0;
     struct leader_spec spec = {.argc = m->a, .envc = m->b, .strings = strings, .length = length, .cwd = fds[0],
-                               .in = fds[1], .out = fds[2], .err = fds[3], .report = me.report[1]};
+                               .in = fds[1], .out = fds[2], .err = fds[3], .report = me.report[1],
+                               .terminal = (m->pid & START_TERMINAL) != 0};
+    me.terminal = spec.terminal;
     errno = ENOMEM;
     me.leader = length == m->n && length > 0 ? leader_start(&me.o, &spec) : -1;
     if (me.leader < 0) {
         tell((struct shim_message){.kind = SHIM_NOT_STARTED, .a = errno});
     } else {
         me.phase = RUNNING;
-        if (m->pid != 0) {
+        if (m->pid & START_TELL_AT_ONCE) {
             tell_started();
         }
     }

@@ -29,7 +29,10 @@ struct process {
     uint64_t start;   /* clock ticks since boot: with the pid it names one process */
     uint32_t threads;
     uint32_t under;   /* descendants, counted by scan_biggest */
+    uint64_t memory;  /* pages resident */
+    uint64_t ticks;   /* of the processor, its own and the system's for it */
     char state;
+    char name[16];    /* as the program calls itself: any bytes but NUL */
     bool ours;        /* a descendant of the scanning process */
 };
 
@@ -40,6 +43,8 @@ bool scan_processes(struct scan *scan, uint64_t budget_us);
 /* Only the caller's descendants, from parents to children: as long as they are few it costs little beside thousands of
  * others, but it may miss who moves meanwhile. False: this kernel does not tell children (use scan_processes). */
 bool scan_descendants(struct scan *scan, uint64_t budget_us);
+/* The child of `parent` that `p` is, or is beneath; NULL where it is neither. */
+const struct process *scan_child_above(const struct scan *scan, const struct process *p, pid_t parent);
 /* The child of `parent` with the most processes beneath and including itself; 0 where it has none. */
 pid_t scan_biggest(struct scan *scan, pid_t parent, uint32_t *count);
 /* Send a signal to exactly this process, by pidfd and only if it is still the one scanned; false: it was not sent.
@@ -53,6 +58,7 @@ struct leader_spec {
     const char *strings;    /* argv, then env, each NUL-ended */
     size_t length;
     int cwd, in, out, err;  /* descriptors, closed by the caller after the start */
+    bool terminal;          /* `in` is one: the program becomes its session's leader */
     int report;             /* where the child writes its errno if it cannot start */
 };
 

@@ -227,6 +227,9 @@ void on_kill(uint64_t grace_ms, bool crowded)
         me.phase = GRACE;
         me.deadline_us = deadline;
         signal_all(SIGTERM, crowded ? ROUNDS_US / 4 : ROUNDS_US);
+        if (me.terminal && !me.leader_reaped) {
+            kill(me.leader, SIGHUP); /* a shell at its prompt ignores TERM: this is what a closed terminal says */
+        }
         reap_and_tell();
     }
 }

@@ -32,6 +32,7 @@ enum shim_kind {
 };
 
 #define STARTED_WITHIN_MS 2
+enum { START_TELL_AT_ONCE = 1, START_TERMINAL = 2 /* stdin is a terminal that the program is to control */ };
 enum { SIGNAL_LEADER, SIGNAL_ALL, SIGNAL_QUIETLY /* all, and no answer */ };
 enum { CAN_CHANGE_UID = 1, CAN_FILTER = 2 };
 
@@ -40,7 +41,7 @@ struct shim_message {
     uint32_t serial; /* which exec is meant: a shim is used for many, one after another */
     int32_t a, b;
     uint32_t killed; /* processes that got KILL so far */
-    int32_t pid;     /* EXITED: the leader's, which STARTED may not have told; START: 1 to be told at once */
+    int32_t pid;     /* EXITED: the leader's, which STARTED may not have told; START: START_ bits */
     uint64_t n;
 };
 

@@ -17,6 +17,7 @@ struct shim_state {
     uint32_t serial;
     pid_t leader;
     bool started_told, leader_reaped, leader_told;
+    bool terminal;            /* the leader controls one */
     int leader_status;
     uint64_t reaped;          /* processes reaped so far */
     uint64_t deadline_us;     /* of the phase; 0: none */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "super.h"
@@ -51,7 +52,25 @@ static ssize_t push(struct input *in, const uint8_t *data, size_t length)
     do {
         n = write(in->watch.fd, data, length);
     } while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        in->line_begun = data[n - 1] != '\n' && data[n - 1] != '\r';
+    }
     return n < 0 && errno == EAGAIN ? 0 : n;
+}
+
+/* A terminal has no end that could be closed without hanging it up, so its end of input is a key, as a person would
+ * press it: twice where a line is begun, for the first only sends that off. True: it is said, or nobody can hear it. */
+static bool end_terminal(struct input *in)
+{
+    struct termios now;
+    if (tcgetattr(in->watch.fd, &now) != 0 || now.c_cc[VEOF] == _POSIX_VDISABLE) {
+        return true;
+    }
+    const uint8_t keys[2] = {now.c_cc[VEOF], now.c_cc[VEOF]};
+    size_t count = in->line_begun ? 2 : 1;
+    ssize_t n = push(in, keys, count);
+    in->line_begun = count == 2 && n == 0;
+    return n < 0 || (size_t)n == count;
 }
 
 /* Give the program what waits for it. A closed stdin swallows the rest: a host that streams must not hang on it. */
@@ -70,10 +89,11 @@ static void drain(struct input *in)
         spill_drop(&in->spill, (size_t)n);
     }
     grant(in);
-    if (in->spill.have == 0 && in->eof) {
+    bool ending = in->spill.have == 0 && in->eof && !in->closed;
+    if (ending && (!in->terminal || end_terminal(in))) {
         input_close(in);
     }
-    arm(in, in->spill.have > 0);
+    arm(in, in->spill.have > 0 || ending);
 }
 
 static void on_room(struct watch *w, uint32_t events)
@@ -86,6 +106,10 @@ void input_start(struct exec *e, int fd)
 {
     e->in.watch = (struct watch){.fd = fd, .ready = on_room};
     spill_init(&e->in.spill, STDIN_WINDOW);
+    if (!e->in.wanted) { /* a terminal without input: it ends at once, as it does without a terminal */
+        e->in.eof = true;
+        drain(&e->in);
+    }
 }
 
 bool input_data(struct exec *e, uint64_t offset, const uint8_t *data, size_t length)

@@ -107,7 +107,7 @@ static void count_output(struct exec *e)
 
 static void widen(struct stream *s)
 {
-    if (!s->flood && s->ring.total > FLOOD && floods < MOST_FLOODS) {
+    if (!s->flood && s->ring.total > FLOOD && floods < MOST_FLOODS && s->exec->terminal < 0) {
         s->flood = fcntl(s->watch.fd, F_SETPIPE_SZ, FLOOD_PIPE) > 0;
         floods += s->flood;
     }

@@ -122,6 +122,7 @@ struct input {
     struct watch watch;                        /* the pipe's write end */
     struct exec *exec;
     bool wanted, armed, eof, closed;           /* eof: the host has said so; closed: the pipe is */
+    bool terminal, line_begun;                 /* a terminal's: the last byte ended no line */
     uint64_t accepted, granted, eof_at;
     struct spill spill;                        /* what the program has not read yet */
 };
@@ -141,6 +142,7 @@ struct exec {
     int retries;
     struct stream out[2];
     struct input in;
+    int terminal;                              /* its program's side, open here until the leader ends; -1: none */
     uint64_t grace_ms, output_limit, idle_timeout;
     uint64_t created, started, deadline, idle_deadline, drain_deadline, started_due, freeze_deadline;
     bool started_told, leader_exited, ended, tree_empty, frozen, last_sent, listed, listing, kill_sent;
@@ -192,6 +194,15 @@ bool exec_request(struct channel *c, uint64_t id, const uint8_t *payload, size_t
 void exec_begin(struct exec *e);               /* give it to a shim, or leave it waiting */
 void execs_begin_waiting(void);
 void start_free(struct start *s);
+
+/* ---- terminals.c */
+/* Open a terminal: ours[0] and ours[1] are its master, s->fds[1..3] the program's side. 0, or an error kind with errno. */
+uint8_t terminal_open(struct start *s, const struct wanted *w, int ours[3]);
+void terminal_release(struct exec *e);         /* no program of ours holds it open any more */
+void resize_request(struct channel *c, uint64_t id, uint64_t exec_id, uint16_t rows, uint16_t columns);
+
+/* ---- top.c */
+void processes_request(struct channel *c, uint64_t id);
 
 /* ---- streams.c and readers.c */
 void stream_read(struct stream *s);            /* one bounded read */

@@ -23,8 +23,8 @@ bool wanted_decode(struct kf_reader r, struct wanted *w, const char **wrong)
     *w = (struct wanted){0};
     w->owner = kf_get_bytes(&r, &w->owner_length);
     w->mode = kf_get_u8(&r);
-    kf_get_u16(&r);
-    kf_get_u16(&r);
+    w->rows = kf_get_u16(&r);
+    w->columns = kf_get_u16(&r);
     w->argc = kf_get_count(&r, 4);
     w->argv = r;
     bool argv_good = skip_strings(&r, w->argc, false);
@@ -46,6 +46,9 @@ bool wanted_decode(struct kf_reader r, struct wanted *w, const char **wrong)
     *wrong = w->argc == 0 ? "the command is empty"
            : !argv_good ? "an argument holds a NUL byte"
            : !env_good ? "an environment entry is not NAME=VALUE, or holds a NUL byte"
-           : w->owner_length > MAX_OWNER ? "an owner has at most 128 bytes" : NULL;
+           : w->owner_length > MAX_OWNER ? "an owner has at most 128 bytes"
+           : w->mode > MODE_ALL ? "unknown mode bits"
+           : w->mode & MODE_TERMINAL && (w->rows == 0 || w->columns == 0) ? "a terminal has at least one row and one column"
+           : NULL;
     return true;
 }

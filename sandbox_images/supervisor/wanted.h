@@ -6,11 +6,14 @@
 
 #define MAX_OWNER 128
 
+enum { MODE_STREAM = 1, MODE_STDIN = 2, MODE_TERMINAL = 4, MODE_ALL = 7 };
+
 /* Points into the payload that it was decoded from. */
 struct wanted {
     const uint8_t *owner, *cwd;
     uint32_t owner_length, cwd_length, argc, envc;
-    uint8_t mode;
+    uint8_t mode;                /* MODE_ bits */
+    uint16_t rows, columns;      /* of the terminal */
     struct kf_reader argv, env; /* standing at the first item */
     uint64_t timeout_ms, idle_ms, grace_ms, keep[2], output_limit, limit[2];
 };

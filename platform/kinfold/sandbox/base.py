@@ -93,6 +93,19 @@ class SandboxSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalSize:
+    """Of a terminal, in characters; each from 1 to 65,535."""
+
+    rows: int = 24
+    columns: int = 80
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns"):
+            if not 1 <= getattr(self, name) <= 65_535:
+                raise ValueError(f"a terminal with {getattr(self, name)} {name}: there are from 1 to 65,535")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
     """One program to run."""
 
@@ -118,6 +131,10 @@ class ExecRequest:
     """The run's id; `Sandbox.end(owner)` kills what that run left."""
     stream: bool = False
     """A reader of `Process.output()` follows: it sees every byte and its pace pauses the program."""
+    tty: TerminalSize | None = None
+    """A terminal of this size instead of pipes: all output is `stdout`, with CR LF line ends; what is written to
+    standard input is typed. `Process.resize` changes the size. A `SandboxError` with the code `unsupported` where
+    the sandbox has no terminals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ _ATTACH = Struct("<QBQQQQ")
 _CREDIT = Struct("<BQ")
 _SIGNAL = Struct("<QiB")
 _KILL = Struct("<QQ")
+_RESIZE = Struct("<QHH")
 _KEPT = Struct("<QBQI")
 _EXEC_HEAD = Struct("<BHH")
 _EXEC_TAIL = Struct("<QQQQQQQQ")
@@ -35,6 +36,7 @@ def exec_(
     argv: Sequence[bytes],
     env: Sequence[bytes],
     cwd: bytes,
+    size: tuple[int, int] = (0, 0),
     timeout_ms: int = 0,
     idle_timeout_ms: int = 0,
     grace_ms: int = 0,
@@ -42,11 +44,11 @@ def exec_(
     output_limit: int,
     limits: tuple[int, int],
 ) -> bytes:
-    """EXEC's payload; `keep` and `limits` are for stdout and stderr."""
+    """EXEC's payload; `size` is a terminal's rows and columns, `keep` and `limits` are for stdout and stderr."""
     return b"".join(
         (
             pack_bytes(owner),
-            _EXEC_HEAD.pack(mode, 0, 0),
+            _EXEC_HEAD.pack(mode, *size),
             pack_list(argv),
             pack_list(env),
             pack_bytes(cwd),
@@ -73,6 +75,11 @@ def credit(stream: int, limit: int) -> bytes:
 def signal(exec_id: int, number: int, *, everyone: bool) -> bytes:
     """SIGNAL's payload."""
     return _SIGNAL.pack(exec_id, number, everyone)
+
+
+def resize(exec_id: int, rows: int, columns: int) -> bytes:
+    """RESIZE's payload."""
+    return _RESIZE.pack(exec_id, rows, columns)
 
 
 def kill(exec_id: int, grace_ms: int) -> bytes:

@@ -73,6 +73,7 @@ def encode_request(request: ExecRequest, env: Mapping[str, str]) -> bytes:
     if request.max_output_bytes < 0 or request.output_limit < 1:
         raise ValueError("max_output_bytes and output_limit are not negative")
     mode = (ExecMode.STREAM if request.stream else 0) | (ExecMode.STDIN if _has_stdin(request) else 0)
+    mode |= ExecMode.TERMINAL if request.tty else 0
     limit = STREAM_WINDOW if request.stream else 0
     merged = {**env, **request.env}
     for key in merged:
@@ -84,6 +85,7 @@ def encode_request(request: ExecRequest, env: Mapping[str, str]) -> bytes:
         argv=[_word(word) for word in argv],
         env=[_word(f"{key}={value}") for key, value in merged.items()],
         cwd=wire_path(normalize(request.cwd)),
+        size=(request.tty.rows, request.tty.columns) if request.tty else (0, 0),
         timeout_ms=milliseconds(request.timeout),
         idle_timeout_ms=milliseconds(request.idle_timeout),
         grace_ms=milliseconds(request.grace) if request.grace else 0,
@@ -235,7 +237,7 @@ class Exec:
             except DeadlinePassed:
                 await self._overdue(call)
             else:
-                if not end.background_pids:
+                if not end.background_pids and self._payload is not None:  # who only looks on takes nothing away
                     call.channel.forget(self.number)
                 return end
         raise self._link.lose(f"{self.name} lost {_ATTACHES} channels one after the other")
@@ -268,6 +270,12 @@ class Exec:
     def _error(self, failure: Failure) -> KinfoldError:
         if failure.kind <= len(replies.PATH_REASONS):
             return file_error(failure, self.request.cwd)
+        if failure.kind == replies.UNSUPPORTED:
+            return SandboxError(
+                f"{self.name} cannot have a terminal: {failure.message}",
+                hint="ask for no `tty`: output and input then go through pipes",
+                code="unsupported",
+            )
         return SandboxError(f"{self.name} could not be started: {failure.message or failure.kind}")
 
     async def _overdue(self, call: Call[End]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from kinfold.errors import SandboxError
+from kinfold.errors import NotFound, SandboxError
 from kinfold.sandbox import encode, replies
-from kinfold.sandbox.base import ExecResult, Output, OwnerEnd
+from kinfold.sandbox.base import ExecResult, Output, OwnerEnd, TerminalSize
 from kinfold.sandbox.channel import ChannelBroken, RemoteError
 from kinfold.sandbox.collect import Plain
 from kinfold.sandbox.execution import Exec
@@ -105,6 +105,23 @@ class Process:
             raise SandboxError(
                 f"the connection broke while {self.id} was sent signal {number}: it may or may not have got it"
             ) from error
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Give its terminal another size; the foreground programs get SIGWINCH.
+
+        Raises `NotFound` once it has ended, `ValueError` for a bad size and where it has no terminal.
+        """
+        size = TerminalSize(rows=rows, columns=columns)
+        payload = encode.resize(self._exec.number, size.rows, size.columns)
+        try:
+            await self._link.ask(Request.RESIZE, payload, lambda: Plain(replies.nothing))
+        except RemoteError as error:
+            kind = error.failure.kind
+            if kind in (replies.UNKNOWN_EXEC, replies.ENDED):
+                raise NotFound(f"{self.id} has ended: it has no terminal any more") from error
+            if kind == replies.INVALID:
+                raise ValueError(f"{self.id}: {error.failure.message}; ask for one with `tty=`") from error
+            raise SandboxError(f"resizing {self.id}: {error.failure.message}") from error
 
     async def kill(self, grace: float = 2.0) -> OwnerEnd:
         """TERM, `grace` seconds, KILL for the whole tree; returns with the proof. No error once it has ended."""

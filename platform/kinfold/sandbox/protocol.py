@@ -38,6 +38,7 @@ class Request(IntEnum):
 
     HELLO = 0x01
     PING = 0x02
+    PROCESSES = 0x03
     EXEC = 0x10
     ATTACH = 0x11
     STDIN = 0x12
@@ -45,6 +46,7 @@ class Request(IntEnum):
     CREDIT = 0x14
     SIGNAL = 0x15
     KILL = 0x16
+    RESIZE = 0x17
     FORGET = 0x18
     END_OWNER = 0x19
     PAUSE = 0x1A
@@ -93,6 +95,7 @@ class ExecMode(IntFlag):
 
     STREAM = 1
     STDIN = 2
+    TERMINAL = 4
 
 
 class StatFlag(IntFlag):

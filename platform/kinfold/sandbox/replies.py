@@ -35,9 +35,9 @@ PATH_REASONS: tuple[PathReason, ...] = (
     "invalid",
     "no_space",
 )
-CONFLICT = 8
-UNSUPPORTED, UNKNOWN_EXEC, BUSY, INTERNAL, CANCELLED, KILL_FAILED = range(32, 38)
-_KINDS = frozenset(range(1, 11)) | frozenset(range(32, 38))
+CONFLICT, INVALID = 8, 9
+UNSUPPORTED, UNKNOWN_EXEC, BUSY, INTERNAL, CANCELLED, KILL_FAILED, ENDED = range(32, 39)
+_KINDS = frozenset(range(1, 11)) | frozenset(range(32, 39))
 
 CONTROL_BITS = {
     1: "pid1",

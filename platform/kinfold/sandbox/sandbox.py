@@ -34,6 +34,7 @@ from kinfold.sandbox.files import Files
 from kinfold.sandbox.lifetime import Lifetime
 from kinfold.sandbox.link import Link, OnChange
 from kinfold.sandbox.process import Process
+from kinfold.sandbox.processes import ProcessTable, process_table
 from kinfold.sandbox.protocol import Request, WriteFlag
 from kinfold.sandbox.transfer import READ_LIMIT, FileWriter, Transfer
 
@@ -188,6 +189,10 @@ class Sandbox:
     ) -> Kept:
         """What is kept of an exec's output from `offset` on. Raises `NotFound`."""
         return await self._execs.kept(exec_id, stream, offset, limit)
+
+    async def processes(self) -> ProcessTable:
+        """The processes of every exec now, also those that a leader left behind."""
+        return await self._link.ask(Request.PROCESSES, b"", lambda: Plain(process_table))
 
     async def pause(self) -> None:
         """Stop all execs; their clocks stand still. Files can still be read and written."""

@@ -12,6 +12,7 @@ from typing import Any
 TYPES = {
     "HELLO": 1,
     "PING": 2,
+    "PROCESSES": 3,
     "EXEC": 0x10,
     "ATTACH": 0x11,
     "STDIN": 0x12,
@@ -177,10 +178,11 @@ class Client:
         limit: int = 0,
         credit: int = ALL,
         ident: int | None = None,
+        size: tuple[int, int] = (0, 0),
     ) -> int:
         """Send EXEC; its id."""
         ident = ident or new_id()
-        body = pack_bytes(owner) + struct.pack("<BHH", mode, 0, 0)
+        body = pack_bytes(owner) + struct.pack("<BHH", mode, *size)
         for strings in (argv, env):
             body += struct.pack("<I", len(strings)) + b"".join(pack_bytes(os.fsencode(s)) for s in strings)
         body += pack_bytes(cwd) + struct.pack(

@@ -97,6 +97,7 @@ FRAMES_OF_REQUESTS = [
     ("hello", "HELLO", 0x01, ("u16", "version", 1), ("u32", "flags", 0)),
     ("ping-empty", "PING", 0x02, ("rest", "data", b"")),
     ("ping", "PING", 0x02, ("rest", "data", b"are you there?")),
+    ("processes", "PROCESSES", 0x03),
     (
         "attach",
         "ATTACH",
@@ -238,6 +239,43 @@ FRAMES_OF_EXECS = [
     ),
 ]
 
+EXEC_TERMINAL = (
+    "exec-terminal",
+    "EXEC",
+    0x10,
+    ("bytes", "owner", b"run-1"),
+    ("u8", "mode", 7),
+    ("u16", "rows", 50),
+    ("u16", "columns", 65535),
+    ("list<bytes>", "argv", [b"bash"]),
+    ("list<bytes>", "env", [b"TERM=xterm"]),
+    ("bytes", "cwd", b"."),
+    *EXEC_LIMITS,
+)
+PROCESS_ROW = [
+    ("u64", "exec_id"),
+    ("u32", "pid"),
+    ("u32", "parent"),
+    ("u8", "state"),
+    ("u32", "threads"),
+    ("u64", "memory"),
+    ("u64", "cpu_us"),
+    ("bytes", "name"),
+]
+PROCESSES = [
+    {"exec_id": 9, "pid": 41, "parent": 7, "state": 83, "threads": 1, "memory": 4096, "cpu_us": 10000, "name": b"sh"},
+    {
+        "exec_id": 9,
+        "pid": 42,
+        "parent": 41,
+        "state": 82,
+        "threads": 3,
+        "memory": 2**40,
+        "cpu_us": 0,
+        "name": b"\x1b[2J",
+    },
+]
+
 END = [
     ("u8", "ended_by", 1),
     ("bool", "exited", True),
@@ -334,6 +372,9 @@ FRAMES_OF_REPLIES = [
             [{"exec_id": 9, "killed": 1, "survivors": 0}, {"exec_id": 10, "killed": 0, "survivors": 2}],
         ),
     ),
+    ("ok-resize", "OK RESIZE", 0x41),
+    ("ok-processes", "OK PROCESSES", 0x41, ("bool", "complete", True), (PROCESS_ROW, "processes", PROCESSES)),
+    ("ok-processes-none", "OK PROCESSES", 0x41, ("bool", "complete", False), (PROCESS_ROW, "processes", [])),
     ("ok-pause", "OK PAUSE", 0x41),
     ("ok-resume", "OK RESUME", 0x41),
     (
@@ -374,6 +415,7 @@ FRAMES_OF_REPLIES = [
     ("ok-symlink", "OK SYMLINK", 0x41, *record(3, has=1, target=b"../a", size=4)),
     ("error", "ERROR", 0x42, ("u8", "kind", 2), ("i32", "errno", 2), ("bytes", "message", b"there is no such file")),
     ("error-no-errno", "ERROR", 0x42, ("u8", "kind", 33), ("i32", "errno", 0), ("bytes", "message", b"")),
+    ("error-ended", "ERROR", 0x42, ("u8", "kind", 38), ("i32", "errno", 0), ("bytes", "message", b"it has ended")),
     ("data", "DATA", 0x43, ("rest", "data", bytes(range(256)))),
     *[
         (
@@ -405,7 +447,7 @@ FRAMES_OF_EGRESS = [
     ("egress-room", "EGRESS_ROOM", 0x4C, ("u32", "stream", 4), ("u64", "limit", 524288)),
     ("egress-gone", "EGRESS_GONE", 0x4D, ("u32", "stream", 4)),
 ]
-ALL_FRAMES = FRAMES_OF_REQUESTS + FRAMES_OF_EXECS + FRAMES_OF_REPLIES + FRAMES_OF_EGRESS
+ALL_FRAMES = [*FRAMES_OF_REQUESTS, *FRAMES_OF_EXECS, EXEC_TERMINAL, *FRAMES_OF_REPLIES, *FRAMES_OF_EGRESS]
 
 
 def main():

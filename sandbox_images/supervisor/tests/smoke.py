@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from frames_client import (
@@ -191,6 +192,115 @@ def daemons_that_ignore_every_signal_die_at_the_timeout(box: Local) -> None:
 
 
 @check
+def a_program_controls_the_terminal_that_it_asked_for(box: Local) -> None:
+    """One stream, a session of its own, the size asked for, Ctrl-C to the foreground, Ctrl-D as the end of input."""
+    end = box.client.run(["sh", "-c", "stty size; tty; cat; echo err >&2"], mode=4, size=(31, 117))
+    lines = end.out.decode().split("\r\n")
+    assert lines[0] == "31 117" and lines[1].startswith("/dev/pts/") and lines[2:] == ["err", ""], end
+    assert (end.exit_code, end.err, end.totals[1]) == (0, b"", 0), end
+    ident = box.client.start(["sh", "-c", "trap 'echo got' INT; cat; cat; echo over"], mode=7, size=(24, 80))
+    follow(box.client, ident, 0, b"typed\n", b"typed\r\ntyped\r\n")
+    follow(box.client, ident, 6, b"\x03", b"got\r\n")
+    follow(box.client, ident, 7, b"half", b"half")
+    box.client.send("STDIN_EOF", ident, struct.pack("<Q", 11))
+    end = box.client.finish(ident)
+    assert end.out == b"halfover\r\n" and end.exit_code == 0, end
+    try:
+        box.client.run(["true"], mode=4, size=(0, 80))
+    except RuntimeError as error:
+        assert str(error).startswith("error 9"), error
+    else:
+        raise AssertionError("a terminal without rows")
+
+
+def follow(client: Client, ident: int, offset: int, typed: bytes, wanted: bytes) -> None:
+    """Type, and read until the answer is there."""
+    client.send("STDIN", ident, struct.pack("<Q", offset) + typed)
+    got = b""
+    while not got.endswith(wanted):
+        kind, body = client.receive(ident)
+        assert kind != OK, (got, wanted)
+        got += body[9:] if kind == OUTPUT else b""
+
+
+@check
+def a_resize_reaches_the_program_and_is_refused_where_none_can_hear_it(box: Local) -> None:
+    """SIGWINCH and the new size; error 33, 9 and 38 for an unknown exec, one without a terminal, one that has ended."""
+    size = "import os, signal as s; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGWINCH]); print('up', flush=True);"
+    size += "s.sigwait([s.SIGWINCH]); print(*os.get_terminal_size(), flush=True); input()"
+    ident = box.client.start(["python3", "-c", size], mode=7, size=(24, 80))
+    follow(box.client, ident, 0, b"", b"up\r\n")
+    assert box.client.call("RESIZE", struct.pack("<QHH", ident, 50, 200)) == b""
+    follow(box.client, ident, 0, b"", b"200 50\r\n")
+    box.client.send("STDIN", ident, struct.pack("<Q", 0) + b"\n")
+    assert box.client.finish(ident).exit_code == 0
+    plain = box.client.start(["sleep", "60"])
+    for whom, rows, kind in ((ident, 50, 38), (99, 50, 33), (plain, 50, 9), (ident, 0, 9)):
+        box.client.send("RESIZE", 8, struct.pack("<QHH", whom, rows, 80))
+        answer, body = box.client.receive(8)
+        assert (answer, body[0]) == (ERROR, kind), (whom, rows, body)
+    box.client.call("KILL", struct.pack("<QQ", plain, 0))
+
+
+@check
+def megabytes_typed_and_flooded_through_a_terminal_arrive_whole_and_a_kill_is_proved(box: Local) -> None:
+    """3 MB in and out in raw mode; a flood is counted, kept within bounds, limited; a stubborn tree in it dies."""
+    data = bytes(range(256)) * 12_000
+    raw = "import hashlib, sys, tty; tty.setraw(0); print('up', end='', flush=True); "
+    ident = box.client.start(["python3", "-c", raw + f"d = sys.stdin.buffer.read({len(data)}); print(hashlib.sha256(d)"
+                              ".hexdigest(), end='')"], mode=7, size=(24, 80))  # fmt: skip
+    follow(box.client, ident, 0, b"", b"up")
+    sent, limit, out = 0, 262_144, b""
+    while not out:
+        if piece := data[sent : min(limit, sent + 100_000)]:
+            box.client.send("STDIN", ident, struct.pack("<Q", sent) + piece)
+            sent += len(piece)
+            continue
+        kind, body = box.client.receive(ident)
+        limit = struct.unpack("<BQ", body)[1] if kind == WINDOW else limit
+        out += body[9:] if kind == OUTPUT else b""
+    end = box.client.finish(ident)
+    assert (out + end.out).decode() == hashlib.sha256(data).hexdigest(), end
+    end = box.client.run(["sh", "-c", "stty -opost; yes 0123456 | head -c 3000000"], mode=4, size=(24, 80), keep=1001)
+    whole = b"0123456\n" * 375_000
+    assert (end.out, end.totals[0], end.heads[0]) == (whole[:501] + whole[-500:], 3_000_000, 501), end.totals
+    assert box.client.run(["yes"], mode=4, size=(24, 80), limit=1_000_000).ended_by == "output_limited"
+    end = box.client.run(["python3", "-c", DAEMONS], mode=4, size=(24, 80), timeout=1.5, grace=0.1)
+    assert (end.ended_by, end.survivors) == ("timed_out", 0) and end.killed >= 9, end
+    assert descendants(box.process.pid) == []
+
+
+@check
+def the_processes_of_each_exec_are_named(box: Local) -> None:
+    """PROCESSES: the shell and its child, with memory and the name each gave itself, whatever bytes; no shim."""
+    name = b"\x1b]0;(x) 1 2)"
+    code = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\x1b]0;(x) 1 2)'); print('up', flush=True); time.sleep(60)"
+    )
+    ident = box.client.start(["sh", "-c", 'python3 -c "$0"; :', code], mode=1)
+    follow(box.client, ident, 0, b"", b"up\n")
+    rows = processes(box.client)
+    assert {row[0] for row in rows} == {ident} and [row[8] for row in rows] == [b"sh", name], rows
+    shell, child = rows
+    assert child[2] == shell[1] and child[4] == 1 and child[5] > 1_000_000 and child[6] > 0, rows
+    box.client.call("KILL", struct.pack("<QQ", ident, 0))
+    assert processes(box.client) == []
+
+
+def processes(client: Client) -> list[tuple[Any, ...]]:
+    """The rows of PROCESSES."""
+    body = client.call("PROCESSES")
+    complete, count = struct.unpack_from("<BI", body)
+    at, rows = 5, []
+    for _ in range(count):
+        row = struct.unpack_from("<QIIBIQQI", body, at)
+        at += struct.calcsize("<QIIBIQQI") + row[7]
+        rows.append((*row, body[at - row[7] : at]))
+    assert complete == 1 and at == len(body), body
+    return rows
+
+
+@check
 def a_background_process_outlives_its_exec_and_its_owner_ends_it(box: Local) -> None:
     """The end comes at once with its pid; KEPT reads on; END_OWNER kills with proof."""
     began = time.monotonic()
@@ -334,12 +444,13 @@ def a_programs_connection_is_carried_to_a_host_that_claims_it_and_cut_where_none
 
 @check
 def usage_is_answered_and_descriptors_do_not_leak(box: Local) -> None:
-    """Fourteen figures; the same number of descriptors after 200 execs."""
+    """Fourteen figures; the same number of descriptors after 200 execs, a third of them with terminals."""
     assert len(box.client.call("USAGE")) == 112
     before = None
     for count in range(300):
-        ident = box.client.start(["true"])
-        box.client.finish(ident)
+        terminal = count % 3 == 0
+        ident = box.client.start(["echo", "x"], mode=4 * terminal, size=(24, 80))
+        assert box.client.finish(ident).out == (b"x\r\n" if terminal else b"x\n")
         box.client.send("FORGET", new_id(), struct.pack("<IQ", 1, ident))
         if count == 100:
             before = len(os.listdir(f"/proc/{box.process.pid}/fd"))

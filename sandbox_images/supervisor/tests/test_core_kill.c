@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -83,6 +84,10 @@ static void a_scan_names_our_descendants_and_only_them(void)
         CHECK(scan_processes(&scan, 5000000));
     } while (ours(&scan) < 3 || named(&scan, b) == NULL || named(&scan, b)->state != 'Z');
     SAME(ours(&scan), 3);
+    CHECK(strncmp(named(&scan, getpid())->name, "test_core_kill", 15) == 0);
+    CHECK(named(&scan, getpid())->memory > 0);
+    CHECK(scan_child_above(&scan, named(&scan, a), getpid()) == named(&scan, a));
+    CHECK(scan_child_above(&scan, named(&scan, getpid()), getpid()) == NULL);
     CHECK(named(&scan, a)->ours && named(&scan, b)->ours && named(&scan, b)->threads == 2);
     CHECK(named(&scan, getpid()) != NULL && !named(&scan, getpid())->ours);
     CHECK(named(&scan, 1) == NULL || !named(&scan, 1)->ours);

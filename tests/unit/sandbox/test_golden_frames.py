@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from kinfold.sandbox import encode, protocol, replies
+from kinfold.sandbox.processes import ProcessInfo, ProcessTable, process_table
 from kinfold.sandbox.protocol import FrameSplitter, Reply, Request
 
 GOLDEN = Path(__file__).parents[3] / "sandbox_images" / "supervisor" / "golden_frames.txt"
 Fields = Mapping[str, Any]
-UNUSED = {"RESIZE"}
-"""Requests that the host never sends: reserved in the format."""
 
 
 class Golden(NamedTuple):
@@ -54,12 +53,13 @@ def golden() -> list[Golden]:
 
 
 def _exec(f: Fields) -> bytes:
-    payload: bytes = encode.exec_(
+    return encode.exec_(
         owner=f["owner"],
         mode=f["mode"],
         argv=f["argv"],
         env=f["env"],
         cwd=f["cwd"],
+        size=(f["rows"], f["columns"]),
         timeout_ms=f["timeout_ms"],
         idle_timeout_ms=f["idle_timeout_ms"],
         grace_ms=f["grace_ms"],
@@ -67,10 +67,6 @@ def _exec(f: Fields) -> bytes:
         output_limit=f["output_limit"],
         limits=(f["stdout_limit"], f["stderr_limit"]),
     )
-    # The host never sets a terminal's size (reserved); put the golden one where it belongs.
-    at = 4 + len(f["owner"]) + 1
-    size: bytes = f["rows"].to_bytes(2, "little") + f["columns"].to_bytes(2, "little")
-    return payload[:at] + size + payload[at + 4 :]
 
 
 ENCODERS: dict[str, Callable[[Fields], bytes]] = {
@@ -88,6 +84,8 @@ ENCODERS: dict[str, Callable[[Fields], bytes]] = {
     "CREDIT": lambda f: encode.credit(f["stream"], f["limit"]),
     "SIGNAL": lambda f: encode.signal(f["exec_id"], f["signal"], everyone=f["all"]),
     "KILL": lambda f: encode.kill(f["exec_id"], f["grace_ms"]),
+    "RESIZE": lambda f: encode.resize(f["exec_id"], f["rows"], f["columns"]),
+    "PROCESSES": lambda f: b"",
     "FORGET": lambda f: encode.forget(f["exec_ids"]),
     "END_OWNER": lambda f: encode.end_owner(f["owner"], f["grace_ms"]),
     "PAUSE": lambda f: b"",
@@ -163,6 +161,23 @@ def _hello(f: Fields) -> replies.Hello:
     )
 
 
+def _processes(f: Fields) -> ProcessTable:
+    rows = [
+        ProcessInfo(
+            exec_id=f"exec_{one['exec_id']:016x}",
+            pid=one["pid"],
+            parent=one["parent"],
+            state=chr(one["state"]),
+            threads=one["threads"],
+            memory_bytes=one["memory"],
+            cpu_seconds=one["cpu_us"] / 1e6,
+            name=one["name"].decode(),
+        )
+        for one in f["processes"]
+    ]
+    return ProcessTable(processes=tuple(rows), complete=f["complete"])
+
+
 USAGE = [
     *("cpu_us", "memory", "memory_peak", "memory_limit"),
     *("pids", "pids_peak", "pids_limit", "oom_kills", "execs_running"),
@@ -179,6 +194,8 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
         replies.owner_ends,
         lambda f: [(one["exec_id"], one["killed"], one["survivors"]) for one in f["ended"]],
     ),
+    "OK RESIZE": (replies.nothing, lambda f: None),
+    "OK PROCESSES": (process_table, _processes),
     "OK PAUSE": (replies.nothing, lambda f: None),
     "OK RESUME": (replies.nothing, lambda f: None),
     "OK USAGE": (
@@ -222,7 +239,7 @@ REPLIES = [one for one in golden() if one.frame in DECODERS]
 
 
 def test_every_golden_frame_is_a_request_or_a_reply_that_is_known() -> None:
-    assert {one.frame for one in golden()} - set(ENCODERS) - set(DECODERS) == UNUSED
+    assert {one.frame for one in golden()} - set(ENCODERS) - set(DECODERS) == set()
     assert {one.frame for one in REQUESTS} == set(ENCODERS)
     assert {one.frame for one in REPLIES} == set(DECODERS)
 

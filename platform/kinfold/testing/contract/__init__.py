@@ -35,6 +35,7 @@ _ROOMS = (
     "reattach",
     "stdin",
     "streams",
+    "terminals",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{room}" for room in _ROOMS))
 
@@ -52,3 +53,4 @@ from kinfold.testing.contract.names import *  # noqa: E402, F403
 from kinfold.testing.contract.reattach import *  # noqa: E402, F403
 from kinfold.testing.contract.stdin import *  # noqa: E402, F403
 from kinfold.testing.contract.streams import *  # noqa: E402, F403
+from kinfold.testing.contract.terminals import *  # noqa: E402, F403

@@ -77,6 +77,17 @@ main:
     assert (tmp_path / "out/a.txt").read_text() == "hello"
     assert b"made it" in ended.stdout
     assert b"/workspace/a.txt" in ended.stdout
+    (line,) = kinfold("tasks", "list").stdout.decode().splitlines()
+    task, standing, ended_by = line.split("\t")[:3]
+    assert (standing, ended_by) == ("completed", "complete")
+    shown = kinfold("tasks", "show", task).stdout.decode()
+    assert "summary: made it" in shown
+    assert "/workspace/a.txt" in kinfold("tasks", "artifacts", task).stdout.decode()
+    kinds = [json.loads(event)["type"] for event in kinfold("tasks", "events", task).stdout.splitlines()]
+    assert (kinds[0], kinds[-1]) == ("task_started", "task_ended")
+    exported = json.loads(kinfold("tasks", "export", task).stdout)
+    assert [event["type"] for event in exported["events"]] == kinds
+    assert [(run["kind"], run["ended_by"]) for run in exported["runs"]] == [("main", "complete")]
 
 
 def test_a_completed_run_of_which_not_all_was_copied_out_does_not_exit_by_0(tmp_path: Path) -> None:

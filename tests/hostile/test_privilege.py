@@ -15,6 +15,7 @@ from tests.unit.tools.bench import Bench
 
 from kinfold.errors import SandboxLost, Unenforceable
 from kinfold.sandbox.base import ExecRequest, SandboxSpec
+from kinfold.sandbox.docker.create import THREADS
 from kinfold.sandbox.local import LocalProvider
 from kinfold.sandbox.sandbox import Sandbox
 
@@ -39,7 +40,7 @@ async def test_nothing_of_the_hosts_environment_reaches_a_program(
     monkeypatch.setenv("A_HOST_SECRET", "leak")
     async with sandbox_with(own_state) as box:
         names = {line.partition("=")[0] for line in (await box.exec(["env"])).stdout_text.splitlines()}
-        assert names == {"HOME", "USER", "LOGNAME", "PATH", "TMPDIR", "TZ"}
+        assert names == {"HOME", "USER", "LOGNAME", "PATH", "TMPDIR", "TZ", *THREADS}
 
 
 @pytest.mark.parametrize("number", [9, 19])

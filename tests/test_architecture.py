@@ -51,6 +51,23 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 """Each of these libraries has one place, so that it can be replaced there and is loaded only where it is used."""
 
+PROGRAMS: dict[str, str] = {
+    "sandbox/docker/root_file_system.py": "mmdebstrap, for an image's root file system",
+    "sandbox/docker/quota.py": "mkfs, mount and umount of a workspace's disk, found in the system's directories",
+    "cli/demo/__init__.py": "copies the demo's own files of this package, before any container is",
+    "sandbox/local.py": "the supervisor itself as a plain child process, which says that it is no sandbox",
+}
+"""The only files that start a program on this side, or handle trees by path, and what for."""
+
+STARTERS = {
+    *("subprocess", "shutil", "multiprocessing", "pty", "pickle", "marshal", "shelve", "zipfile", "runpy", "code"),
+    *("os.system", "os.popen", "os.startfile", "os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp"),
+    *(f"os.{word}{tail}" for word in ("exec", "spawn") for tail in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
+    *("anyio.open_process", "anyio.run_process", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"),
+    *("yaml.load", "yaml.unsafe_load", "yaml.full_load"),
+}
+"""What would let a workspace's content run on this side. `exec` and `eval` are the linter's."""
+
 HEAVY = ("anthropic", "docker", "rich", "sqlalchemy", "alembic", "typer")
 TEXT_SUFFIXES = {".md", ".toml", ".py", ".c", ".h", ".sh"}
 LOOSE_NAMES = {"utils.py", "helpers.py", "common.py", "types.py", "misc.py"}
@@ -240,3 +257,32 @@ def test_no_committed_text_names_the_place_where_it_was_written() -> None:
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES]
     named = [path for path in [*files, *ROOT.glob("*.md")] if path != Path(__file__) and str(ROOT) in path.read_text()]
     assert not named
+
+
+def _words_of(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported and every dotted name that is used."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+            yield f"*.{node.attr}"
+
+
+@pytest.mark.threat("P19")
+def test_no_program_of_this_side_runs_in_or_on_a_workspace() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        tree = ast.parse(path.read_bytes())
+        words = set(_words_of(tree))
+        if "cli/demo/planted/" in name:
+            continue  # a program for the agents; it never runs on this side
+        if name in PROGRAMS:
+            given = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
+            assert "shell" not in given and ("cwd" not in given or name == "sandbox/local.py"), name
+        else:
+            assert not words & STARTERS, (name, words & STARTERS)
+        assert not words & {"*.extractall", "*.extract_all", "shutil.unpack_archive"}, name

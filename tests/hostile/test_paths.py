@@ -266,3 +266,36 @@ async def test_the_workspaces_file_system_tells_names_apart(own_state: Path) -> 
         for name, content in twins.items():
             await box.write(name, content)
         assert {name: await box.read(name) for name in twins} == twins
+
+
+CANARIES = """
+import os, stat
+mark = f"#!/bin/sh\\necho fired >> {os.getcwd()}/fired\\n"
+code = f"open({os.getcwd() + '/fired'!r}, 'a').write('fired')\\n"
+os.makedirs(".git/hooks"); os.makedirs("refs")
+open("hook", "w").write(mark); os.chmod("hook", 0o755)
+config = "[core]\\n\\tfsmonitor = {0}\\n\\thooksPath = .git/hooks\\n\\tpager = {0}\\n[diff]\\n\\texternal = {0}\\n"
+open(".git/config", "w").write(config.format(os.getcwd() + "/hook"))
+open(".git/HEAD", "w").write("ref: refs/heads/main\\n")
+for name in ("pre-commit", "post-checkout"): open(f".git/hooks/{name}", "w").write(mark)
+open("Makefile", "w").write("all:\\n\\t./hook\\n")
+for name in ("sitecustomize.py", "usercustomize.py", "conftest.py", "setup.py", "json.py", "hook.pth"):
+    open(name, "w").write(code)
+open("ripgreprc", "w").write("--pre=./hook\\n")
+"""
+
+
+@pytest.mark.threat("P19")
+async def test_nothing_that_lies_in_a_workspace_runs_because_the_host_looks_at_it(box: Sandbox, folder: str) -> None:
+    planted = await box.exec(["python3", "-I", "-c", CANARIES], cwd=folder)
+    assert planted.exit_code == 0, planted.stderr_text
+    await box.snapshot()
+    for request in REQUESTS:
+        for path in (folder, f"{folder}/.git/config", f"{folder}/Makefile", f"{folder}/conftest.py"):
+            if request not in ("remove", "remove_tree", "rename", "write"):
+                try:
+                    await REQUESTS[request](box, path)
+                except PathError as error:
+                    assert error.reason in ("is_directory", "not_a_directory", "conflict")
+    assert (await box.exec("cat fired", cwd=folder)).stdout == b""
+    assert not (workspace_on_the_host(box) / folder / "fired").exists()

@@ -213,24 +213,39 @@ uint64_t cgroup_oom_kills(void)
     return cgroup_field(text, "oom_kill");
 }
 
-void cgroup_usage(struct usage *u)
+void cgroup_read(bool v2, const char *memory, const char *pids, const char *cpu, struct cgroup_figures *out)
 {
     char path[PATH_SIZE + 64], text[2048];
-    if (group.v2) {
-        snprintf(path, sizeof path, "%s/cpu.stat", group.cpu);
-        u->cpu_us = slurp(path, text, sizeof text) > 0 ? cgroup_field(text, "usage_usec") : NEVER;
-        u->memory = figure(group.memory, "memory.current");
-        u->memory_peak = figure(group.memory, "memory.peak");
-        u->memory_limit = figure(group.memory, "memory.max");
+    if (v2) {
+        snprintf(path, sizeof path, "%s/cpu.stat", cpu);
+        out->cpu_us = slurp(path, text, sizeof text) > 0 ? cgroup_field(text, "usage_usec") : NEVER;
+        out->memory = figure(memory, "memory.current");
+        out->memory_peak = figure(memory, "memory.peak");
+        out->memory_limit = figure(memory, "memory.max");
     } else {
-        uint64_t ns = figure(group.cpu, "cpuacct.usage");
-        u->cpu_us = ns == NEVER ? NEVER : ns / 1000;
-        u->memory = figure(group.memory, "memory.usage_in_bytes");
-        u->memory_peak = figure(group.memory, "memory.max_usage_in_bytes");
-        u->memory_limit = figure(group.memory, "memory.limit_in_bytes");
+        uint64_t ns = figure(cpu, "cpuacct.usage");
+        out->cpu_us = ns == NEVER ? NEVER : ns / 1000;
+        out->memory = figure(memory, "memory.usage_in_bytes");
+        out->memory_peak = figure(memory, "memory.max_usage_in_bytes");
+        out->memory_limit = figure(memory, "memory.limit_in_bytes");
     }
-    u->pids = figure(group.pids, "pids.current");
-    u->pids_peak = figure(group.pids, "pids.peak");
-    u->pids_limit = figure(group.pids, "pids.max");
-    u->oom_kills = cgroup_oom_kills();
+    out->pids = figure(pids, "pids.current");
+    out->pids_peak = figure(pids, "pids.peak");
+    out->pids_limit = figure(pids, "pids.max");
+}
+
+/* A kernel without memory.peak or pids.peak (all of version 1, for pids): the highest that we saw ourselves. */
+static uint64_t seen_peak(uint64_t told, uint64_t now, uint64_t *seen)
+{
+    *seen = now != NEVER && now > *seen ? now : *seen;
+    return told != NEVER || now == NEVER ? told : *seen;
+}
+
+void cgroup_usage(struct usage *u)
+{
+    static uint64_t memory_seen, pids_seen;
+    struct cgroup_figures f;
+    cgroup_read(group.v2, group.memory, group.pids, group.cpu, &f);
+    *u = (struct usage){f.cpu_us, f.memory, seen_peak(f.memory_peak, f.memory, &memory_seen), f.memory_limit, f.pids,
+                        seen_peak(f.pids_peak, f.pids, &pids_seen), f.pids_limit, cgroup_oom_kills()};
 }

@@ -14,4 +14,8 @@ bool cgroup_find_dir(const char *mounts, const char *groups, const char *control
 uint64_t cgroup_field(const char *text, const char *name);
 uint64_t cgroup_number(const char *text);
 
+struct cgroup_figures { uint64_t cpu_us, memory, memory_peak, memory_limit, pids, pids_peak, pids_limit; };
+/* The figures of a group whose directories these are; on version 2 all three are the same. */
+void cgroup_read(bool v2, const char *memory, const char *pids, const char *cpu, struct cgroup_figures *out);
+
 #endif

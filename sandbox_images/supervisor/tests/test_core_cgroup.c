@@ -1,4 +1,6 @@
 /* Finding our cgroup and reading its figures, on fixtures of both versions and of the layouts that engines make. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cgroup.h"
@@ -48,9 +50,49 @@ static void figures(void)
     CHECK(cgroup_number("") == UINT64_MAX);
 }
 
+static void put(const char *directory, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+/* What one system of each version shows; a peak that the kernel does not keep is not known. */
+static void readers(void)
+{
+    char one[] = "/tmp/kf-cgroup-XXXXXX", two[] = "/tmp/kf-cgroup-XXXXXX";
+    struct cgroup_figures f;
+    CHECK(mkdtemp(one) != NULL && mkdtemp(two) != NULL);
+    put(one, "cpuacct.usage", "1500000\n");
+    put(one, "memory.usage_in_bytes", "4096\n");
+    put(one, "memory.max_usage_in_bytes", "8192\n");
+    put(one, "memory.limit_in_bytes", "9223372036854771712\n");
+    put(one, "pids.current", "3\n");
+    put(one, "pids.max", "512\n");
+    cgroup_read(false, one, one, one, &f);
+    CHECK(f.cpu_us == 1500 && f.memory == 4096 && f.memory_peak == 8192 && f.memory_limit == 9223372036854771712u);
+    CHECK(f.pids == 3 && f.pids_limit == 512 && f.pids_peak == UINT64_MAX);
+    put(two, "cpu.stat", "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\n");
+    put(two, "memory.current", "4096\n");
+    put(two, "memory.peak", "8192\n");
+    put(two, "memory.max", "max\n");
+    put(two, "pids.current", "3\n");
+    put(two, "pids.peak", "9\n");
+    put(two, "pids.max", "max\n");
+    cgroup_read(true, two, two, two, &f);
+    CHECK(f.cpu_us == 1500 && f.memory == 4096 && f.memory_peak == 8192 && f.memory_limit == UINT64_MAX);
+    CHECK(f.pids == 3 && f.pids_peak == 9 && f.pids_limit == UINT64_MAX);
+    cgroup_read(true, one, one, one, &f);
+    CHECK(f.cpu_us == UINT64_MAX && f.memory == UINT64_MAX && f.memory_limit == UINT64_MAX && f.pids == 3);
+    cgroup_read(false, "", "", "", &f);
+    CHECK(f.cpu_us == UINT64_MAX && f.memory_peak == UINT64_MAX && f.pids == UINT64_MAX);
+}
+
 int main(void)
 {
     directories();
     figures();
+    readers();
     DONE();
 }

@@ -87,6 +87,9 @@ static void readers(void)
     CHECK(f.cpu_us == UINT64_MAX && f.memory == UINT64_MAX && f.memory_limit == UINT64_MAX && f.pids == 3);
     cgroup_read(false, "", "", "", &f);
     CHECK(f.cpu_us == UINT64_MAX && f.memory_peak == UINT64_MAX && f.pids == UINT64_MAX);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s %s", one, two);
+    CHECK(system(command) == 0);
 }
 
 int main(void)

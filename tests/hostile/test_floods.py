@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -23,7 +24,7 @@ def _memory(word: str) -> int:
     raise AssertionError(f"no {word} in /proc/self/status")
 
 
-async def _at_once(count: int, act: Callable[[int], Awaitable[object]]) -> None:
+async def _at_once(count: int, act: Callable[[int], Coroutine[Any, Any, None]]) -> None:
     async with anyio.create_task_group() as group:
         for number in range(count):
             group.start_soon(act, number)

@@ -173,9 +173,14 @@ def no_container_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         yield
         return
     base = tmp_path_factory.getbasetemp()
-    before = _our_containers(base)
+    before, mounted = _our_containers(base), _mounts_below(base)
     yield
-    _fail_over({ident: labels for ident, labels in _our_containers(base).items() if ident not in before})
+    left = {ident: labels for ident, labels in _our_containers(base).items() if ident not in before}
+    mounts = [point for point in _mounts_below(base) if point not in mounted]
+    _unmount(mounts)
+    _fail_over(left)
+    if mounts:
+        pytest.fail(f"{len(mounts)} mount(s) were left behind: {', '.join(mounts)}", pytrace=False)
 
 
 def _fail_over(left: dict[str, dict[str, str]]) -> None:
@@ -183,6 +188,21 @@ def _fail_over(left: dict[str, dict[str, str]]) -> None:
         _remove_containers(left)
         names = ", ".join(f"{ident[:12]} {labels}" for ident, labels in left.items())
         pytest.fail(f"{len(left)} container(s) were left behind: {names}", pytrace=False)
+
+
+def _mounts_below(base: Path) -> list[str]:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [point for point in (line.split()[4] for line in lines) if Path(point).is_relative_to(base)]
+
+
+def _unmount(points: list[str]) -> None:
+    """A mount that stays keeps the temporary directory, and with it every later test run, from being cleared."""
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n", "--"]
+    for point in reversed(points):
+        subprocess.run([*as_root, "umount", "--lazy", point], check=True)
 
 
 def _our_containers(base: Path) -> dict[str, dict[str, str]]:

@@ -70,7 +70,7 @@ async def counting(
 
 @pytest.mark.threat("F03")
 @both_channels
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
 async def test_with_live_restore_a_command_outlives_the_engine_and_its_output_is_whole(
     engine: PrivateEngine, own_state: Path, channel: ChannelKind, how: str
 ) -> None:

@@ -35,6 +35,7 @@ from kinfold.sandbox.docker.intent import fresh_id, intent, terms
 from kinfold.sandbox.docker.network import open_network
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
+from kinfold.sandbox.docker.reaper import reap_dead
 from kinfold.sandbox.docker.stream import open_engine_stream
 from kinfold.sandbox.docker.workspaces import Layout, Making, Workspaces
 from kinfold.sandbox.owner import Owner
@@ -48,6 +49,8 @@ ChannelKind = Literal["auto", "engine", "socket"]
 SOCKET_TIMEOUT = 2.0
 """Seconds that a supervisor has to dial the local socket before the engine's stream is taken."""
 CLEANUP_DEADLINE = 60.0
+LOOK_EVERY = 60.0
+"""Seconds between two looks at what the dead left, on the occasion of a create."""
 
 
 class DockerProvider:
@@ -78,6 +81,7 @@ class DockerProvider:
         self.channel: ChannelKind = channel
         self.disk_reserve = disk_reserve
         self._channels: dict[str, ChannelKind] = {}
+        self._next_look = 0.0
         self._controls = Controls(self)
         self._names: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
         self._containers: Containers | None = None
@@ -118,10 +122,17 @@ class DockerProvider:
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `Provider.create`."""
         admitted = admit(spec, self.state_dir)
+        await self._remove_dead()
         if spec.name is None:
             return await self.create_admitted(admitted)
         async with self._names.setdefault(spec.name, anyio.Lock()):
             return await self.create_admitted(admitted)
+
+    async def _remove_dead(self) -> None:
+        """What a process that crashed left is removed by the next one that makes a sandbox."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_EVERY
+            await reap_dead(self)
 
     async def create_admitted(self, admitted: Admitted, *, probing: Probing | None = None) -> Sandbox:
         """`create`, past the checks; a sandbox that serves to measure the controls does not ask for them."""

@@ -1,7 +1,8 @@
 """Removing what is left over: only what a record and the labels both call ours, and what is provably dead or expired.
 
-Anything else is reported and left: a container without a record, a record that cannot be read, an owner on another
-machine. Every entry says why.
+Anything else is reported and left: a container or a directory without a record, a record that cannot be read, an owner
+on another machine. Every entry says why. What an engine was still busy with when its caller died can appear after the
+sandbox was removed; the record, which stays when nothing else does, says that it is over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 FILLER_AGE = 600.0
 """Seconds after which a container that only fills a volume, and was never started, was surely forgotten."""
 
-Kind = Literal["sandbox", "workspace", "container", "volume", "record"]
+Kind = Literal["sandbox", "workspace", "container", "directory", "volume", "record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +46,45 @@ class Reaped:
     """It is left on purpose, in a dry run or not; the reason says why."""
 
 
-async def reap(provider: DockerProvider, dry_run: bool = False, *, by_labels: bool = False) -> list[Reaped]:
+async def reap(
+    provider: DockerProvider, dry_run: bool = False, *, by_labels: bool = False, workspaces: bool = True
+) -> list[Reaped]:
     """Remove what is dead or expired of this instance on this engine; with `dry_run` only say so.
 
     `by_labels`: where the records are lost or cannot be read, its labels may prove that a container's maker is dead or
     its time is over, and then it goes too. They do not know who took it over since: do not ask for it otherwise.
+    Without `workspaces` those that were kept stay, though their time is over.
     Safe beside other reapers and beside processes that create sandboxes. Raises `EngineUnavailable`.
     """
     found = await provider.records.list()
+    if not workspaces:
+        found = replace(found, records=tuple(record for record in found.records if record.state != "released"))
     reaped = [item async for item in _records(provider, found, dry_run)]
     reaped += [item async for item in _containers(provider, found, dry_run=dry_run, by_labels=by_labels)]
+    reaped += [item async for item in _directories(provider, found, dry_run)]
     reaped += [item async for item in _volumes(provider, dry_run)]
     reaped += [
         Reaped(kind="record", name=broken.source, reason=f"cannot be read: {broken.reason}", removed=False, kept=True)
         for broken in found.broken
     ]
     return reaped
+
+
+async def reap_dead(provider: DockerProvider) -> None:
+    """What whoever makes a sandbox does first: if one of a dead owner, or of a lease that is over, is here, reap.
+
+    Kept workspaces wait for the next `reap`: to remove one may take long. What cannot be done is no error of a create.
+    """
+    try:
+        records = (await provider.records.list()).records
+        if any(record.state != "released" and why_dead(record) is not None for record in records):
+            for item in await reap(provider, workspaces=False):
+                logger.log(
+                    logging.INFO if item.removed else logging.WARNING,
+                    "%s %s %s: %s", "removed" if item.removed else "left", item.kind, item.name, item.reason,
+                )  # fmt: skip
+    except KinfoldError as error:
+        logger.warning("what others left could not be removed: %s; `kinfold reap` will", error)
 
 
 async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
@@ -131,24 +155,79 @@ async def _drop(provider: DockerProvider, record: SandboxRecord, item: Reaped, d
 async def _containers(
     provider: DockerProvider, found: RecordList, *, dry_run: bool, by_labels: bool
 ) -> AsyncIterator[Reaped]:
-    """Containers with this instance's label that no record speaks of."""
-    known = {record.id for record in found.records}
+    """Containers with this instance's label that no record of something alive speaks of."""
+    alive = {record.id for record in found.records if record.live}
     filters = {"label": [f"{labels.INSTANCE}={provider.instance}"]}
     listed = await provider.engine.call("list containers", lambda api: api.containers(all=True, filters=filters))
     for item in listed:
         own: dict[str, str] = item.get("Labels") or {}
+        ident = own.get(labels.SANDBOX, "")
         name = str((item.get("Names") or [item["Id"][:12]])[0]).lstrip("/")
         if own.get(labels.ROLE) == labels.ROLE_FILLER:
-            if _forgotten_filler(item):
-                yield await _drop_filler(provider, item, name, dry_run)
-        elif own.get(labels.SANDBOX) not in known:
-            lacks = "its record cannot be read" if any(broken.whole for broken in found.broken) else "no record"
-            dead = _why_dead_by_labels(own) if by_labels else None
-            if dead is not None:
-                yield await _drop_unrecorded(provider, item, f"{lacks}, and by its labels {dead}", dry_run)
-                continue
-            reason = f"has our label but {lacks}, left: `docker rm -f {item['Id'][:12]}` removes it"
-            yield Reaped(kind="container", name=name, reason=reason, removed=False, kept=True)
+            reason = _why_forgotten(item)
+            if reason is not None:
+                yield await _drop_filler(provider, item, _seen("container", name, reason), dry_run)
+        elif ident not in alive:
+            record = await _record_of(provider, ident)
+            if record is not None and record.state in ("released", "gone"):
+                late = _seen("container", name, f"came up after its sandbox had ended: {record.reason}")
+                yield await _drop_container(provider, ident, late, item["Id"], dry_run)
+            elif record is None:
+                lacks = "its record cannot be read" if any(broken.whole for broken in found.broken) else "no record"
+                dead = _why_dead_by_labels(own) if by_labels and labels.SANDBOX_ID.match(ident) else None
+                if dead is not None:
+                    unrecorded = _seen("container", ident, f"{lacks}, and by its labels {dead}")
+                    yield await _drop_unrecorded(provider, unrecorded, item["Id"], dry_run)
+                else:
+                    reason = f"has our label but {lacks}, left: `docker rm -f {item['Id'][:12]}` removes it"
+                    yield replace(_seen("container", name, reason), kept=True)
+
+
+def _seen(kind: Kind, name: str, reason: str) -> Reaped:
+    return Reaped(kind=kind, name=name, reason=reason, removed=False)
+
+
+async def _record_of(provider: DockerProvider, ident: str) -> SandboxRecord | None:
+    """This instance's record of it, also where it is over; None where nothing that can be read speaks of it."""
+    if not labels.SANDBOX_ID.match(ident):
+        return None
+    records = (await provider.records.list(id=ident, gone=True)).records
+    ours = (record for record in records if (record.provider, record.instance) == (provider.name, provider.instance))
+    return next(ours, None)
+
+
+async def _drop_unrecorded(provider: DockerProvider, item: Reaped, container: str, dry_run: bool) -> Reaped:
+    if dry_run:
+        return item
+    try:
+        await ending.end_unrecorded(provider, item.name, container)
+    except KinfoldError as error:
+        return replace(item, reason=f"{item.reason}; not removed: {error}")
+    return replace(item, removed=True)
+
+
+async def _drop_container(provider: DockerProvider, ident: str, item: Reaped, container: str, dry_run: bool) -> Reaped:
+    if dry_run:
+        return item
+    try:
+        await provider.containers.remove(ident, container)
+    except KinfoldError as error:
+        return replace(item, reason=f"{item.reason}; not removed: {error}")
+    return replace(item, removed=True)
+
+
+async def _directories(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
+    """Directories of sandboxes that are over, or of which no record speaks."""
+    known = {record.id for record in found.records}
+    for ident in provider.workspaces.ids():
+        record = None if ident in known else await _record_of(provider, ident)
+        if record is not None and record.state == "gone":
+            left = () if dry_run else await ending.remove_directories(provider, record, workspace=True)
+            why = "; ".join((f"was left when its sandbox had ended: {record.reason}", *left[:3]))
+            yield replace(_seen("directory", ident, why), removed=not dry_run and not left)
+        elif record is None and ident not in known:
+            where = provider.workspaces.layout(ident).root
+            yield replace(_seen("directory", ident, f"has no record that can be read, left: {where}"), kept=True)
 
 
 def _why_dead_by_labels(own: dict[str, str]) -> str | None:
@@ -156,23 +235,16 @@ def _why_dead_by_labels(own: dict[str, str]) -> str | None:
     until = own.get(labels.UNTIL, "")
     if until.isdigit() and int(until) <= time.time():
         return f"its time ended at {_moment(float(until))}"
+    maker = _maker(own)
+    return f"its maker, {maker.describe()}, has ended" if maker is not None and maker.fate() == "dead" else None
+
+
+def _maker(own: dict[str, str]) -> Owner | None:
+    """Who made it, by its labels; None where that is not said, or not in our words."""
     try:
-        owner = Owner.model_validate_json(own.get(labels.OWNER) or "null")
+        return Owner.model_validate_json(own.get(labels.OWNER) or "null")
     except ValidationError:
         return None
-    return f"its maker, {owner.describe()}, has ended" if owner.fate() == "dead" else None
-
-
-async def _drop_unrecorded(provider: DockerProvider, item: dict[str, Any], reason: str, dry_run: bool) -> Reaped:
-    sandbox_id = str(item["Labels"][labels.SANDBOX])
-    found = Reaped(kind="container", name=sandbox_id, reason=reason, removed=not dry_run)
-    if dry_run or not labels.SANDBOX_ID.match(sandbox_id):
-        return replace(found, removed=False)
-    try:
-        await ending.end_unrecorded(provider, sandbox_id, str(item["Id"]))
-    except KinfoldError as error:
-        return replace(found, reason=f"{reason}; not removed: {error}", removed=False)
-    return found
 
 
 async def _volumes(provider: DockerProvider, dry_run: bool) -> AsyncIterator[Reaped]:
@@ -185,20 +257,28 @@ async def _volumes(provider: DockerProvider, dry_run: bool) -> AsyncIterator[Rea
             yield Reaped(kind="volume", name=name, reason=reason, removed=True)
 
 
-def _forgotten_filler(item: dict[str, Any]) -> bool:
-    created = str((item.get("Labels") or {}).get(labels.CREATED, ""))
-    return item.get("State") == "created" and created.isdigit() and time.time() - int(created) > FILLER_AGE
+def _why_forgotten(item: dict[str, Any]) -> str | None:
+    """Why a container that only fills a volume may go: its maker is dead, or it is too old to be anybody's."""
+    own: dict[str, str] = item.get("Labels") or {}
+    if item.get("State") != "created":
+        return None
+    maker = _maker(own)
+    if maker is not None and maker.fate() == "dead":
+        return f"{maker.describe()} ended while filling a volume"
+    created = own.get(labels.CREATED, "")
+    old = created.isdigit() and time.time() - int(created) > FILLER_AGE
+    alive = maker is not None and maker.fate() == "alive"
+    return "filled a volume, was never started, and was forgotten" if old and not alive else None
 
 
-async def _drop_filler(provider: DockerProvider, item: dict[str, Any], name: str, dry_run: bool) -> Reaped:
-    reason = "filled a volume, was never started, and was forgotten"
+async def _drop_filler(provider: DockerProvider, item: dict[str, Any], found: Reaped, dry_run: bool) -> Reaped:
     if not dry_run:
         try:
             await provider.engine.call("remove a helper", lambda api: api.remove_container(item["Id"], v=True))
         except EngineRefused as error:
             if error.status not in (404, 409):
                 raise
-    return Reaped(kind="container", name=name, reason=reason, removed=not dry_run)
+    return replace(found, removed=not dry_run)
 
 
 def _moment(seconds: float) -> str:

@@ -22,6 +22,7 @@ from kinfold.errors import StartFailed
 from kinfold.sandbox.docker import labels
 from kinfold.sandbox.docker.client import Engine, EngineRefused
 from kinfold.sandbox.docker.create import BIN, SUPERVISOR
+from kinfold.sandbox.owner import Owner
 
 if TYPE_CHECKING:
     from docker.api.client import APIClient
@@ -112,6 +113,7 @@ class SupervisorVolume:
                 labels.INSTANCE: self._instance,
                 labels.ROLE: labels.ROLE_FILLER,
                 labels.CREATED: str(int(time.time())),
+                labels.OWNER: Owner.current().model_dump_json(),
             },
             "HostConfig": {
                 "NetworkMode": "none",

@@ -126,7 +126,7 @@ async def test_by_the_local_socket_a_sandbox_works_on_while_its_engine_is_dead(
 async def test_an_engine_that_stays_dead_is_a_loss_once_the_execs_must_have_ended(
     engine: PrivateEngine, own_state: Path
 ) -> None:
-    async with counting(engine, own_state, "engine", orphan_grace=3.0) as (_, sandbox, process):
+    async with counting(engine, own_state, "engine", orphan_grace=3.0) as (provider, sandbox, process):
         engine.kill()
         began = time.monotonic()
         with pytest.raises(SandboxLost, match=r"out of reach for 3 s.*no container engine answers"):
@@ -134,6 +134,9 @@ async def test_an_engine_that_stays_dead_is_a_loss_once_the_execs_must_have_ende
         assert time.monotonic() - began < 10
         with pytest.raises(EngineUnavailable):
             await sandbox.aclose()
+        await engine.start()
+        assert [(item.name, item.removed) for item in await reap(provider)] == [(sandbox.id, True)]
+    assert engine.containers() == []
 
 
 @pytest.mark.threat("F02")

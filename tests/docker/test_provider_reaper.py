@@ -131,6 +131,9 @@ async def test_what_has_our_label_but_no_record_is_reported_and_left(own_state: 
         path.unlink()
         await provider.destroy(sandbox.ref)
         assert containers_of(provider.instance) == []
+        assert of(await reap(provider), sandbox.id).kind == "directory"
+        assert provider.workspaces.remove(sandbox.id, workspace=True) == []
+        assert await reap(provider) == []
 
 
 @pytest.mark.anyio

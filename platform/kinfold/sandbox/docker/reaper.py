@@ -89,9 +89,12 @@ async def reap_dead(provider: DockerProvider) -> None:
 
 async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
     engine_id = (await provider.engine.facts()).id
+    there = await provider.containers.listed()  # asked for after the records: what these call adopted was there once
     for record in found.records:
         ours = (record.provider, record.instance) == (provider.name, provider.instance)
         reason = why_dead(record) if ours and record.engine == engine_id else None
+        if reason is None and ours and record.engine == engine_id and record.state == "adopted":
+            reason = None if record.id in there else "its container is gone"
         if reason is not None:
             kind: Kind = "workspace" if record.keep_until is not None else "sandbox"
             item = await _drop(

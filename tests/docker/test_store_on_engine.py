@@ -105,7 +105,7 @@ async def test_a_damaged_store_stops_no_ending_and_labels_find_what_it_knew(
     async with stored_provider(own_state) as provider:
         await owned.aclose()
         plain = await reap(provider)
-        assert [item.kept for item in plain] == [True, True]
+        assert [item.kept for item in plain if item.kind != "directory"] == [True, True]
         assert any("is damaged" in item.reason for item in plain)
         (done,) = [item for item in await reap(provider, by_labels=True) if item.kind == "container"]
         assert (done.name, done.removed) == (orphan, True)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -46,7 +46,8 @@ class Settings(BaseModel):
     model: str | None = None
     """The main agent's model, as `models.resolve` takes it; None: nothing was named."""
     image: str = "kinfold/base"
-    network: Literal["none", "open"] = "none"
+    network: str = "none"
+    """`none`, `open`, or `allow:HOST[:PORT],…`."""
     max_steps: int | None = Field(default=None, ge=1, le=10_000)
     """Of the main agent."""
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -67,6 +68,13 @@ class Settings(BaseModel):
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         return path.expanduser().absolute()
+
+    @field_validator("network")
+    @classmethod
+    def _network(cls, text: str) -> str:
+        if text not in ("none", "open") and not text.startswith("allow:"):
+            raise ValueError("none, open, or allow:HOST[:PORT],HOST…")
+        return text
 
     @classmethod
     def load(

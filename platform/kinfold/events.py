@@ -154,12 +154,18 @@ class SandboxChanged(EventBase):
 
 
 class Egress(EventBase):
+    """A program's try to reach the world through an allowlist, when it has ended."""
+
     type: Literal["egress"] = "egress"
+    method: str = ""
     host: str
     port: int
     allowed: bool
-    bytes: int = 0
+    sent: int = 0
+    """Bytes that left."""
+    received: int = 0
     reason: str = ""
+    """Empty where all went well; else one word."""
 
 
 class RunEnded(EventBase):

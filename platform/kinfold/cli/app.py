@@ -45,7 +45,7 @@ def run(
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model's name, or scripted:FILE.")] = None,
     image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
-    network: Annotated[str | None, typer.Option(help="none or open.")] = None,
+    network: Annotated[str | None, typer.Option(help="none, open, or allow:HOST[:PORT],…")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps of the main agent.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for the whole task.")] = None,
     user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
@@ -106,7 +106,7 @@ def sandbox_create(
     copy: Annotated[bool, typer.Option("--copy", help="Use a copy of --workspace.")] = False,
     name: Annotated[str | None, typer.Option(help="Creating the same name twice gives the same sandbox.")] = None,
     ttl: Annotated[float, typer.Option(help="Seconds until it is reaped.")] = 3600.0,
-    network: Annotated[str | None, typer.Option(help="none or open.")] = None,
+    network: Annotated[str | None, typer.Option(help="none, open, or allow:HOST[:PORT],…")] = None,
     user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
 ) -> None:
     """Create a detached sandbox and print its id."""

@@ -19,6 +19,7 @@ from kinfold.cli.live import View, choose_view
 from kinfold.config import Settings
 from kinfold.definitions import SubagentDefinition
 from kinfold.errors import ConfigError
+from kinfold.sandbox.allowlist import parse_network
 from kinfold.sandbox.base import SandboxSpec
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def make_spec(settings: Settings, *, workspace: str | None, copy: bool, **fields
         raise ConfigError("--copy needs --workspace", hint="name the directory whose copy is to be worked in")
     return SandboxSpec(
         image=settings.image,
-        network=settings.network,
+        network=parse_network(settings.network),
         user=settings.user,
         workspace=None if copy else workspace,
         copy_from=workspace if copy else None,

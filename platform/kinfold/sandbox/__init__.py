@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kinfold.sandbox.allowlist import Allowlist, allowlist
 from kinfold.sandbox.base import (
     DiskUse,
+    EgressAttempt,
     ExecRequest,
     ExecResult,
     FileStat,
@@ -34,8 +36,10 @@ _LAZY = {
 }
 
 __all__ = [
+    "Allowlist",
     "DiskUse",
     "DockerProvider",
+    "EgressAttempt",
     "ExecRequest",
     "ExecResult",
     "FileStat",
@@ -50,6 +54,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxUsage",
     "Snapshot",
+    "allowlist",
 ]
 
 

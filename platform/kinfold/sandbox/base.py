@@ -6,11 +6,13 @@ Requests are one object each, so that a new field breaks nobody. `Provider` is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from kinfold.sandbox.allowlist import Allowlist
 
 if TYPE_CHECKING:
     from kinfold.sandbox.sandbox import Sandbox
@@ -71,7 +73,8 @@ class SandboxSpec(BaseModel):
     """As `env`, and redacted in events."""
     user: str | None = None
     """`UID` or `UID:GID` of the agent; None: the workspace owner's as seen inside the container."""
-    network: Literal["none", "open"] = "none"
+    network: Literal["none", "open"] | Allowlist = "none"
+    """An `allowlist([...])`: no network in the container; a proxy on the host carries what is listed, nothing else."""
     limits: Limits = Limits()
     runtime: str | None = None
     """The OCI runtime (`runc`, `runsc`, `kata` …); None: the engine's default."""
@@ -281,6 +284,27 @@ class SandboxUsage:
     oom_kills: int | None
     execs_running: int
     disk: DiskUse | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressAttempt:
+    """One try of a program to reach the world through an allowlist, told when it has ended."""
+
+    method: str
+    """`connect`, `http`, or empty where the request could not be read."""
+    host: str
+    """Lower case; empty where the request named none that can be read."""
+    port: int
+    allowed: bool
+    """By the list; what was allowed may still have failed."""
+    reason: str
+    """Empty where all went well; else one word, as `host_not_allowed`, `private_address`, `connect_failed`."""
+    sent: int
+    """Bytes of the program's that left."""
+    received: int
+
+
+OnEgress = Callable[[EgressAttempt], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

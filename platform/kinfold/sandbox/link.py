@@ -59,6 +59,8 @@ class Link:
         self._restoring: asyncio.Task[None] | None = None
         self.reconnects = 0
         self._last_use = 0.0
+        self.on_channel: Callable[[Channel], None] | None = None
+        """Called with every channel that is taken into use, the first one too."""
         self.execs_paused = False
         """Whether `Sandbox.pause` holds: deadlines of execs stand still, on a new channel too."""
 
@@ -206,6 +208,8 @@ class Link:
         self._channel = channel
         channel.execs_paused = self.execs_paused
         channel.on_broken = self._on_broken
+        if self.on_channel is not None:
+            self.on_channel(channel)
         if channel.broken is not None:
             self._on_broken(channel)
 

@@ -25,6 +25,7 @@ import anyio.to_thread
 
 from kinfold.config import state_dir as default_state_dir
 from kinfold.errors import ConfigError, SandboxLost, StartFailed, Unenforceable
+from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.binary import supervisor_path
 from kinfold.sandbox.dial import Listener
@@ -116,6 +117,8 @@ class LocalProvider:
             *("--dial", str(folder / "dial")),
             *("--orphan-grace", str(max(1, round(spec.orphan_grace)))),
         ]
+        if isinstance(spec.network, Allowlist):
+            command += ["--egress", "0"]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
@@ -157,7 +160,7 @@ class LocalProvider:
         """Another `Sandbox` on a running one; closing it leaves the supervisor alone. Raises `SandboxLost`."""
         local = self._running(ref)
         spec = local.spec.model_copy(update={"detached": True})
-        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced())
+        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced(), carries=False)
         try:
             await sandbox.open()
         except StartFailed as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import anyio
 
 from kinfold.errors import PathError, SandboxError, SandboxLost
 from kinfold.sandbox import replies
+from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.archive import ArchiveLimits, Extracted, pack, unpack
 from kinfold.sandbox.base import (
     MIB,
@@ -20,6 +21,7 @@ from kinfold.sandbox.base import (
     ExecResult,
     FileStat,
     Listing,
+    OnEgress,
     OwnerEnd,
     Provider,
     SandboxRef,
@@ -37,6 +39,9 @@ from kinfold.sandbox.process import Process
 from kinfold.sandbox.processes import ProcessTable, process_table
 from kinfold.sandbox.protocol import Request, WriteFlag
 from kinfold.sandbox.transfer import READ_LIMIT, FileWriter, Transfer
+
+if TYPE_CHECKING:
+    from kinfold.sandbox.egress.egress import Egress
 
 __all__ = ["READ_LIMIT", "Process", "Sandbox"]
 
@@ -64,7 +69,9 @@ class Sandbox:
         not_enforced: tuple[Control, ...] = (),
         on_close: Callable[[], Awaitable[None]] | None = None,
         lifetime: Lifetime | None = None,
+        carries: bool = True,
     ) -> None:
+        """`carries`: whether connections of an allowlist come to this object; not to one that is borrowed."""
         self._provider = provider
         self._ref = ref
         self._spec = spec
@@ -77,6 +84,12 @@ class Sandbox:
         self._files = Files(self._link)
         self._transfer = Transfer(self._link)
         self._closed = False
+        self._egress: Egress | None = None
+        if carries and isinstance(spec.network, Allowlist):
+            from kinfold.sandbox.egress.egress import Egress
+
+            self._egress = Egress(spec.network, ref.id)
+            self._link.on_channel = self._egress.claim
 
     async def open(self) -> None:
         """Greet the supervisor; providers call it. Raises `StartFailed` when it does not answer."""
@@ -340,6 +353,16 @@ class Sandbox:
                 hint="`kinfold reap` removes what is left",
             )
 
+    def on_egress(self, told: OnEgress) -> None:
+        """Have each attempt of a program to reach the world told to `told`, when it has ended."""
+        if self._egress is not None:
+            self._egress.on_attempt = told
+
+    async def end_egress(self) -> None:
+        """Cut every connection to the world and allow no more; all attempts have been told of then."""
+        if self._egress is not None:
+            await self._egress.aclose()
+
     async def _end_execs(self) -> None:
         try:
             if not self._spec.detached and self._link.alive:
@@ -347,6 +370,7 @@ class Sandbox:
         except SandboxLost:
             return  # nothing can be ended any more, and destroying it is what comes next
         finally:
+            await self.end_egress()
             await self._execs.aclose()
             await self._link.aclose()
 

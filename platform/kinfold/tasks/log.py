@@ -68,6 +68,10 @@ class EventLog:
         """Why the newest events are not kept; None while all is well."""
 
     async def append(self, event: EventBase) -> Event | None:
+        """`add`, where an `await` is wanted."""
+        return self.add(event)
+
+    def add(self, event: EventBase) -> Event | None:
         """Number, stamp and keep an event, its secrets hidden; the numbered one is returned.
 
         None where nothing is kept: after `task_ended`, and of a piece of text that may be the beginning of a secret.

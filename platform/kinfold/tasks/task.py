@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,10 +20,11 @@ import anyio.abc
 from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import NotFound, PathError, SandboxError, StoreError
-from kinfold.events import Event, SandboxChanged, TaskEnded, TaskStarted, Warned
+from kinfold.events import Egress, Event, SandboxChanged, TaskEnded, TaskStarted, Warned
 from kinfold.messages import Artifact, ErrorInfo, Usage
 from kinfold.models.base import Model
-from kinfold.sandbox.base import Provider, SandboxSpec
+from kinfold.sandbox.allowlist import Allowlist
+from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.log import EventLog
@@ -233,7 +235,7 @@ class ParentTask:
     async def _open_log(self, group: anyio.abc.TaskGroup, plan: Plan) -> EventLog:
         """The task's row, and its log, kept from now on. Raises `StoreError`: what cannot be kept does not begin."""
         self._stack.push_async_callback(self._store.aclose)
-        events = EventLog(self._keep_events, secrets=plan.spec.secrets.values())
+        events = EventLog(self._keep_events, secrets=_secrets(plan.spec))
         prompt = events.hidden(plan.prompt)
         await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name)
         writing = anyio.CancelScope()
@@ -273,6 +275,7 @@ class ParentTask:
             )
         )
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
+        sandbox.on_egress(self._on_egress)
         for message in _not_enforced(sandbox):
             await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
 
@@ -281,6 +284,9 @@ class ParentTask:
         if not self._done.is_set():
             changed = SandboxChanged(task_id=self.id, sandbox_id=sandbox_id, state=state, detail=detail)
             group.start_soon(self._opened(self._log).append, changed)
+
+    def _on_egress(self, attempt: EgressAttempt) -> None:
+        self._opened(self._log).add(Egress(task_id=self.id, **asdict(attempt)))
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -298,6 +304,7 @@ class ParentTask:
     async def _run_to_end(self, main: MainRun) -> None:
         sandbox = self._opened(self._sandbox)
         run = await main.run()
+        await sandbox.end_egress()
         copied = await self._copy_out(run.artifacts, sandbox)
         self._result = TaskResult(
             task_id=self.id,
@@ -378,6 +385,12 @@ class ParentTask:
         if part is None:
             raise RuntimeError("`await task.start()` first")
         return part
+
+
+def _secrets(spec: SandboxSpec) -> list[str]:
+    """What the log must not show."""
+    injected = spec.network.secrets if isinstance(spec.network, Allowlist) else ()
+    return [*spec.secrets.values(), *(part for value in injected for part in (value, *value.split()))]
 
 
 def _not_enforced(sandbox: Sandbox) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kinfold.errors import StartFailed, Unenforceable
+from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import Control, Limits, ProbeReport, SandboxSpec
 from kinfold.sandbox.docker import probe, quota
 from kinfold.sandbox.docker.admission import admit, fit_limits
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kinfold.sandbox.docker.provider import DockerProvider
 
 
+_NOBODY = Allowlist(hosts=("kinfold-probe.invalid:1",))
+"""What the probing sandbox may reach: so that the proxy is there, and refuses."""
 _PROBED = Limits(disk_bytes=probe.PROBED_DISK)
 _GIVEN = (
     Control(name="disk", enforced=False, reason="a given directory has no quota; a watchdog looks every second"),
@@ -73,7 +76,7 @@ class Controls:
         limits = fit_limits(_PROBED, facts.cpus)
         missing = self.no_quota(facts)
         seen, channel = await self._bounded_look(spec, image_id, missing)
-        if not seen.values:
+        if not seen.values.get("egress"):
             own = await local_image(self._provider.engine, SandboxSpec().image)
             if own is not None and own != image_id:
                 seen, channel = await self._bounded_look(spec, own, seen.disk)
@@ -92,7 +95,9 @@ class Controls:
 
     async def _look(self, spec: SandboxSpec, image_id: str, *, bounded: bool) -> tuple[probe.Seen, str]:
         """One short sandbox, looked at from inside; and how its supervisor was reached."""
-        wanted = SandboxSpec(image=image_id, pull="never", runtime=spec.runtime, keep=0.0, limits=_PROBED)
+        wanted = SandboxSpec(
+            image=image_id, pull="never", runtime=spec.runtime, keep=0.0, limits=_PROBED, network=_NOBODY
+        )
         admitted = admit(wanted, self._provider.state_dir)
         async with await self._provider.create_admitted(admitted, probing=Probing(bounded=bounded)) as sandbox:
             seen = await probe.look_inside(sandbox)
@@ -137,5 +142,7 @@ class Controls:
 
 def _demanded(control: Control, spec: SandboxSpec) -> bool:
     if control.name == "network_none":
-        return spec.network == "none"
+        return spec.network != "open"
+    if control.name == "network_allowlist":
+        return isinstance(spec.network, Allowlist)
     return control.name != "read_only_root" or spec.read_only_root

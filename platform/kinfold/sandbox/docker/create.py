@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import HOME, WORKSPACE, Limits, SandboxSpec
 from kinfold.sandbox.docker.admission import RUN_BYTES
 from kinfold.sandbox.docker.workspaces import Layout
@@ -18,6 +19,8 @@ BIN = f"{RUN}/bin"
 DIAL = f"{RUN}/host"
 SOCKET_DIR = f"{RUN}/s"
 SUPERVISOR = f"{BIN}/kinfold-supervisor"
+EGRESS_PORT = 3128
+"""On the container's own loopback interface, held by PID 1 before anything else runs."""
 CAPABILITIES = ("SETUID", "SETGID", "KILL")
 """All that PID 1 keeps: to become the agent, and to end what the agent started."""
 
@@ -94,6 +97,8 @@ def supervisor_arguments(plan: Plan) -> list[str]:
     arguments += [kind, f"{limits.disk_bytes}:{limits.disk_inodes}"]
     threads = max(1, math.ceil(limits.cpus))
     arguments += [word for name in THREADS for word in ("--env", f"{name}={threads}")]
+    if isinstance(spec.network, Allowlist):
+        arguments += ["--egress", str(EGRESS_PORT)]
     return arguments
 
 

@@ -18,7 +18,7 @@ from kinfold.sandbox.docker.client import EngineFacts
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.sandbox.state_files import private_dir, unwritable
 
-PROBE_VERSION = 2
+PROBE_VERSION = 3
 """Raised when the questions change: older answers are then not used."""
 
 SCRIPT = r"""
@@ -51,9 +51,12 @@ c=/sys/fs/cgroup
 say memory $c/memory/memory.limit_in_bytes; say memory $c/memory.max
 say memory_and_swap $c/memory/memory.memsw.limit_in_bytes; say swap $c/memory.swap.max
 say pids $c/pids/pids.max; say pids $c/pids.max
+echo "egress=$(bash -c '
+  exec 3<>/dev/tcp/127.0.0.1/3128 && printf "CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n\r\n" >&3 &&
+  read -r -t 10 line <&3 && echo "$line"' 2>/dev/null || true)"
 say cpu_quota $c/cpu/cpu.cfs_quota_us; say cpu_period $c/cpu/cpu.cfs_period_us; say cpu_max $c/cpu.max
 """
-"""Only what every shell has built in: an image need not hold a single program besides `sh`."""
+"""Only what every shell has built in: an image need not hold a single program besides `sh` (and `bash` for egress)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,7 @@ def judge(seen: Seen, limits: Limits, runtime: str, channel: str) -> tuple[Contr
             "log", seen.log == "none", f"the engine keeps the supervisor's output by its {seen.log or 'unknown'} driver"
         ),
         _network(seen.values),
+        _allowlist(seen.values),
         _seccomp(seen),
         _expect("no_new_privileges", seen.values, "NoNewPrivs", "1"),
         _expect("capabilities", seen.values, "CapEff", "0000000000000000"),
@@ -187,6 +191,18 @@ def _network(values: Mapping[str, str]) -> Control:
     if not found:
         return Control(name="network_none", enforced=False, reason=_unseen("interfaces", ""))
     return _yes("network_none", found == ["lo"], f"interfaces besides lo: {' '.join(found)}")
+
+
+def _allowlist(values: Mapping[str, str]) -> Control:
+    """The one way out leads to the proxy, and the proxy refuses what is not listed."""
+    answer = values.get("egress", "")
+    if not answer:
+        reason = "not measured: nothing inside could ask the proxy (an image with /bin/bash can)"
+        return Control(name="network_allowlist", enforced=False, reason=reason)
+    held = answer.startswith("HTTP/1.1 403") and values.get("interfaces", "").split() == ["lo"]
+    return _yes(
+        "network_allowlist", held, f"interfaces {values.get('interfaces', '')}, and the proxy said {answer[:80]!r}"
+    )
 
 
 def _seccomp(seen: Seen) -> Control:

@@ -289,6 +289,7 @@ class DockerProvider:
             record = await self.records.renew(record, terms(spec, record.created_at).lease(time.time()))
         # One that has an owner is ended by its owner; a borrower only keeps it from looking idle.
         lifetime = ending.lifetime(self, record, spec, ends=not borrowed or record.detached)
+        carries = not borrowed or spec.detached  # an owner that lives has the credentials and the event log
         if borrowed:
             spec = spec.model_copy(update={"detached": True})
         sandbox = Sandbox(
@@ -297,6 +298,7 @@ class DockerProvider:
             spec=spec,
             not_enforced=settled.not_enforced,
             lifetime=lifetime,
+            carries=carries,
         )
         await sandbox.open()
         return sandbox

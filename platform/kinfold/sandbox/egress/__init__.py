@@ -1,0 +1,1 @@
+"""What a sandbox's programs may reach: a proxy on the host, spoken to over the channel. See `egress.Egress`."""

@@ -390,7 +390,7 @@ class ParentTask:
 def _secrets(spec: SandboxSpec) -> list[str]:
     """What the log must not show."""
     injected = spec.network.secrets if isinstance(spec.network, Allowlist) else ()
-    return [*spec.secrets.values(), *(part for value in injected for part in (value, *value.split()))]
+    return [*spec.secrets.values(), *injected, *(value.split()[-1] for value in injected if value.strip())]
 
 
 def _not_enforced(sandbox: Sandbox) -> list[str]:

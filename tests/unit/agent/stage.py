@@ -30,6 +30,7 @@ from kinfold.sandbox.base import (
     ExecResult,
     FileStat,
     Listing,
+    OnEgress,
     OwnerEnd,
     SandboxRef,
     SandboxSpec,
@@ -139,6 +140,13 @@ class MemorySandbox(Sandbox):
         self._alive()
         beneath = normalize(path) + "/"
         return Listing(entries=tuple(self._stat(name) for name in sorted(self.files) if name.startswith(beneath)))
+
+    def on_egress(self, told: OnEgress) -> None:
+        """Kept, so that a test can make an attempt."""
+        self.told = told
+
+    async def end_egress(self) -> None:
+        """Nothing is open here."""
 
     async def aclose(self) -> None:
         self.closed += 1

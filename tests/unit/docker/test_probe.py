@@ -27,6 +27,7 @@ COMMON = {
     "file_size": "2147483648",
     "tmp": "65536k,nr_inodes=20000",
     "shm": "65536k",
+    "egress": "HTTP/1.1 403 kinfold: not in the list",
 }
 V1 = COMMON | {"memory_and_swap": "2147483648", "cpu_quota": "200000", "cpu_period": "100000"}
 V2 = COMMON | {"swap": "0", "cpu_max": "200000 100000"}
@@ -69,6 +70,8 @@ def test_a_disk_that_took_more_than_its_limit_and_a_log_that_grows_are_named() -
         ({"cpu_quota": "100000"}, "cpu"),
         ({"interfaces": "lo eth0"}, "network_none"),
         ({"interfaces": ""}, "network_none"),
+        ({"egress": "HTTP/1.1 200 Connection established"}, "network_allowlist"),
+        ({"egress": ""}, "network_allowlist"),
         ({"Seccomp": "0"}, "seccomp"),
         ({"NoNewPrivs": "0"}, "no_new_privileges"),
         ({"CapEff": "00000000000000c0"}, "capabilities"),

@@ -16,11 +16,22 @@ from tests.unit.tasks.house import MemoryProvider
 from kinfold import ParentTask, RunLimits, SandboxSpec, run
 from kinfold.definitions import SubagentDefinition
 from kinfold.errors import ConfigError, ImageMissing, NotFound, PathError, SandboxError, StoreError
-from kinfold.events import EVENT, EventBase, RunEnded, RunStarted, TaskEnded, TaskStarted, TextDelta, ToolStarted
+from kinfold.events import (
+    EVENT,
+    Egress,
+    EventBase,
+    RunEnded,
+    RunStarted,
+    TaskEnded,
+    TaskStarted,
+    TextDelta,
+    ToolStarted,
+)
 from kinfold.messages import Usage
 from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.sandbox import EgressAttempt, allowlist
 from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
@@ -328,6 +339,27 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
     assert started_.input["content"] == "[secret] is it"
     assert not [path for path in own_state.glob("kinfold.db*") if b"hunter" in path.read_bytes()]
     assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
+
+
+async def test_each_attempt_to_reach_the_world_is_an_event_and_an_injected_credential_is_hidden(
+    own_state: Path,
+) -> None:
+    provider = MemoryProvider()
+
+    def reach(request: ModelRequest) -> ScriptedReply:
+        provider.made[0].told(
+            EgressAttempt(method="connect", host="a.test", port=443, allowed=False, reason="no", sent=0, received=0)
+        )
+        return complete("it is sk-very-secret")
+
+    network = allowlist(["api.test"], inject={"api.test": {"Authorization": "Bearer sk-very-secret"}})
+    async with parent(reach, provider, spec=SandboxSpec(network=network)) as task:
+        await task.start()
+        events = [event async for event in task.follow()]
+    assert [(e.host, e.port, e.allowed, e.reason) for e in events if isinstance(e, Egress)] == [
+        ("a.test", 443, False, "no")
+    ]
+    assert "sk-very" not in (own_state / "tasks" / task.id / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize("secret", ["text_delta", "input", "1234", "complete", "2026"])

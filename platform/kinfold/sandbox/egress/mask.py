@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_LEAST = 6
+_LEAST = 8
 """Shorter parts occur everywhere."""
 
 

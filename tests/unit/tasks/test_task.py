@@ -341,7 +341,7 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
     assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
 
 
-async def test_each_attempt_to_reach_the_world_is_an_event_and_an_injected_credential_is_hidden(
+async def test_an_attempt_to_reach_the_world_is_an_event_and_an_injected_credential_is_hidden(
     own_state: Path,
 ) -> None:
     provider = MemoryProvider()

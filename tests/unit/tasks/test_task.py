@@ -341,9 +341,7 @@ async def test_secrets_are_hidden_in_events(own_state: Path) -> None:
     assert provider.made[0].files["/workspace/a"] == b'hunter"2 is it'
 
 
-async def test_an_attempt_to_reach_the_world_is_an_event_and_an_injected_credential_is_hidden(
-    own_state: Path,
-) -> None:
+async def test_an_attempt_to_reach_the_world_is_an_event_and_an_injected_credential_is_hidden() -> None:
     provider = MemoryProvider()
 
     def reach(request: ModelRequest) -> ScriptedReply:
@@ -356,10 +354,9 @@ async def test_an_attempt_to_reach_the_world_is_an_event_and_an_injected_credent
     async with parent(reach, provider, spec=SandboxSpec(network=network)) as task:
         await task.start()
         events = [event async for event in task.follow()]
-    assert [(e.host, e.port, e.allowed, e.reason) for e in events if isinstance(e, Egress)] == [
-        ("a.test", 443, False, "no")
-    ]
-    assert "sk-very" not in (own_state / "tasks" / task.id / "events.jsonl").read_text()
+    (told,) = [event for event in events if isinstance(event, Egress)]
+    assert (told.host, told.port, told.allowed, told.reason) == ("a.test", 443, False, "no")
+    assert "sk-very" not in "".join(event.model_dump_json() for event in events)
 
 
 @pytest.mark.parametrize("secret", ["text_delta", "input", "1234", "complete", "2026"])

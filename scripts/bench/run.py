@@ -1,4 +1,4 @@
-"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [loop] [cli]`; none named: all."""
+"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [fairness] [loop] [cli]`; none named: all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 import report
 from cli_rows import cli_rows
+from fairness_rows import fairness_rows
 from loop_rows import loop_rows
 from measure import Row
 from sandbox_rows import sandbox_rows
 
 SETS: dict[str, tuple[str, Callable[[], Awaitable[list[Row]]]]] = {
     "sandbox": ("The sandbox beside the engine and the host", sandbox_rows),
+    "fairness": ("Fairness inside one sandbox", fairness_rows),
     "loop": ("The agent loop with a scripted model", loop_rows),
     "cli": ("The command line", cli_rows),
 }

@@ -34,7 +34,7 @@ static void *forking(void *unused)
 
 static void daemons(void)
 {
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 50; i++) {
         if (fork() == 0) {
             setsid();
             if (fork() != 0) {

@@ -15,7 +15,8 @@ static struct {
     char memory[PATH_SIZE], pids[PATH_SIZE], cpu[PATH_SIZE]; /* directories; the same one on v2; empty: none */
     int oom;                                                  /* kept open: read at each exec's start and end */
     int now, most;                                            /* pids.current, pids.max: read before a kill */
-} group = {.oom = -1, .now = -1, .most = -1};
+    int refused;                                              /* pids.events */
+} group = {.oom = -1, .now = -1, .most = -1, .refused = -1};
 
 static ssize_t slurp(const char *path, char *buffer, size_t size)
 {
@@ -149,6 +150,8 @@ void cgroup_open(void)
         group.now = open(path, O_RDONLY | O_CLOEXEC);
         snprintf(path, sizeof path, "%s/pids.max", group.pids);
         group.most = open(path, O_RDONLY | O_CLOEXEC);
+        snprintf(path, sizeof path, "%s/pids.events", group.pids);
+        group.refused = open(path, O_RDONLY | O_CLOEXEC);
     }
 }
 
@@ -202,16 +205,19 @@ static uint64_t figure(const char *directory, const char *file)
     return slurp(path, text, sizeof text) <= 0 ? NEVER : cgroup_number(text);
 }
 
-uint64_t cgroup_oom_kills(void)
+static uint64_t event_at(int fd, const char *name)
 {
     char text[512];
-    ssize_t n = group.oom < 0 ? -1 : pread(group.oom, text, sizeof text - 1, 0);
+    ssize_t n = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
     if (n <= 0) {
         return NEVER;
     }
     text[n] = 0;
-    return cgroup_field(text, "oom_kill");
+    return cgroup_field(text, name);
 }
+
+uint64_t cgroup_oom_kills(void) { return event_at(group.oom, "oom_kill"); }
+uint64_t cgroup_forks_refused(void) { return event_at(group.refused, "max"); }
 
 void cgroup_read(bool v2, const char *memory, const char *pids, const char *cpu, struct cgroup_figures *out)
 {

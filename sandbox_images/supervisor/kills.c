@@ -1,4 +1,4 @@
-/* What concerns all execs at once: the freeze, the pause, room at the pids limit, the ends of an owner. */
+/* What concerns all execs at once: the freeze, the pause, the ends of an owner. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include "super.h"
-
-#define RELIEF_LIMIT (1500 * MS)
 
 /* Every process of the agent, atomically against fork. Only PID 1 may: anywhere else -1 means the whole machine. */
 bool signal_everyone(int signal)
@@ -25,14 +23,14 @@ bool signal_everyone(int signal)
 
 /* ---- freeze */
 
-static void frozen_more(void)
+void frozen_more(void)
 {
     if (kf.freezers++ == 0) {
         signal_everyone(SIGSTOP);
     }
 }
 
-static void frozen_less(void)
+void frozen_less(void)
 {
     if (--kf.freezers == 0 && !kf.paused) {
         signal_everyone(SIGCONT);
@@ -40,13 +38,35 @@ static void frozen_less(void)
     }
 }
 
+/* Has no other exec a process? Then all that the agent has is its. */
+static bool is_alone(const struct exec *e)
+{
+    LIST_EACH(l, spare, &kf.execs) {
+        const struct exec *other = OWNER_OF(l, struct exec, link);
+        if (other != e && other->shim != NULL && !other->tree_empty) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Stop everything, so that the shim can find and kill its own; where all is its own, kill it without a look: who is to
+ * stop and then to die must get to run twice, beside hundreds that spin. */
 void freeze_begin(struct exec *e)
 {
     struct shim_message m = {.kind = kf.is_pid1 ? SHIM_FROZEN : SHIM_LAST, .serial = e->serial};
-    if (kf.is_pid1 && !e->frozen) {
+    if (e->frozen) {
+        return; /* it was told already, and is at work */
+    }
+    if (kf.is_pid1) {
         e->frozen = true;
         e->freeze_deadline = kf.now + FREEZE_LIMIT;
-        frozen_more();
+        if (is_alone(e) && signal_everyone(SIGKILL)) {
+            kf.freezers++; /* nothing starts before it is dead */
+            m.kind = SHIM_SWEPT;
+        } else {
+            frozen_more();
+        }
     }
     shim_send(e->shim, &m);
 }
@@ -108,98 +128,6 @@ void pause_all(bool pause)
     }
     if (!pause) {
         execs_begin_waiting();
-    }
-}
-
-/* ---- relief at the pids limit */
-
-static struct {
-    struct exec *waiting, *victim;
-    uint64_t deadline;
-    bool active, frozen;
-} relief;
-
-static void relief_end(void)
-{
-    struct exec *waiting = relief.waiting;
-    bool frozen = relief.frozen;
-    relief.active = relief.frozen = false;
-    relief.waiting = relief.victim = NULL;
-    if (frozen) {
-        frozen_less();
-    }
-    if (waiting != NULL && waiting->start != NULL && waiting->shim == NULL) {
-        exec_begin(waiting);
-    }
-    execs_begin_waiting();
-}
-
-static void hopeless(struct exec *waiting)
-{
-    waiting->start_errno = EAGAIN;
-    relief.waiting = NULL;
-    exec_tree_gone(waiting);
-    exec_check(waiting);
-}
-
-/* An exec cannot start for want of pids: stop everything, find who has the most processes, end that. */
-void relief_begin(struct exec *waiting)
-{
-    if (relief.active) {
-        return; /* relief_end() starts all that wait */
-    }
-    struct shim *s = shim_any();
-    relief.active = true;
-    relief.waiting = waiting;
-    relief.victim = NULL;
-    relief.deadline = kf.now + RELIEF_LIMIT;
-    if (kf.is_pid1 && kf.root.change_uid) {
-        relief.frozen = true;
-        frozen_more();
-    }
-    struct shim_message m = {.kind = SHIM_BIGGEST};
-    if (waiting->retries++ >= 3 || s == NULL || !shim_send(s, &m)) {
-        hopeless(waiting);
-        relief_end();
-    }
-}
-
-void relief_answer(pid_t biggest)
-{
-    if (!relief.active || relief.victim != NULL) {
-        return;
-    }
-    LIST_EACH(l, spare, &kf.shims) {
-        struct shim *s = OWNER_OF(l, struct shim, link);
-        if (s->pid == biggest && s->exec != NULL && s->exec != relief.waiting) {
-            relief.victim = s->exec;
-        }
-    }
-    if (relief.victim != NULL) {
-        exec_kill(relief.victim, PIDS_LIMITED, 0);
-    } else {
-        if (relief.waiting != NULL) {
-            hopeless(relief.waiting);
-        }
-        relief_end();
-    }
-}
-
-/* Every turn: is the victim dead, or has it taken too long? (The waiting one then tries again.) */
-void relief_check(void)
-{
-    bool dead = relief.active && relief.victim != NULL && relief.victim->tree_empty;
-    if (dead || (relief.active && kf.now >= relief.deadline)) {
-        relief_end();
-    }
-}
-
-void relief_forget(const struct exec *e)
-{
-    relief.waiting = relief.waiting == e ? NULL : relief.waiting;
-    if (relief.victim == e) {
-        relief.victim = NULL;
-        relief.deadline = 0;
     }
 }
 

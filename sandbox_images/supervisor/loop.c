@@ -101,6 +101,7 @@ static void timers(void)
     exec_timers(kf.now);
     links_tick(kf.now);
     relief_check();
+    relief_watch();
     if (!kf.probe_done && kf.now >= kf.probe_deadline) {
         kf.probe_done = true;
         channels_greet();

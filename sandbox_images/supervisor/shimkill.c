@@ -15,7 +15,7 @@
 void tell_with(struct shim_message m, const void *more, size_t length)
 {
     m.serial = me.serial;
-    m.killed = (uint32_t)me.done_count;
+    m.killed = (uint32_t)me.done_count + me.swept_count;
     struct iovec parts[2] = {{&m, sizeof m}, {(void *)(uintptr_t)more, length}};
     struct msghdr packet = {.msg_iov = parts, .msg_iovlen = length > 0 ? 2 : 1};
     while (sendmsg(me.o.socket, &packet, MSG_NOSIGNAL) < 0 && errno == EINTR) {
@@ -33,6 +33,7 @@ bool reap(void)
         int status;
         pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
         me.reaped += pid > 0;
+        me.swept_count += pid > 0 && me.swept && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
         if (pid > 0 && pid == me.leader && !me.leader_reaped) {
             me.leader_reaped = true;
             me.leader_status = status;
@@ -48,7 +49,8 @@ static void become_idle(void)
 {
     me.phase = IDLE;
     me.deadline_us = 0;
-    me.done_count = 0;
+    me.done_count = me.swept_count = 0;
+    me.swept = false;
 }
 
 /* Reap, and report what that showed: the leader's end, and the proof of the tree's. */
@@ -110,7 +112,7 @@ static uint32_t signal_scanned(int signal, uint64_t until)
             continue;
         }
         count++;
-        if (signal == SIGKILL) {
+        if (signal == SIGKILL && !me.swept) {
             count_kill(p);
         }
     }
@@ -239,6 +241,22 @@ void frozen_round(void)
 {
     signal_all(SIGKILL, FROZEN_BUDGET_US);
     reap_and_tell();
+    me.reaped_seen = me.reaped;
+    me.looked_us = shim_now_us();
+}
+
+/* The killed are dying: a scan of them all would only take their time (tried: one for each that dies, half of a bomb's
+ * whole end). Look again for somebody who was missed once none has died for a while. */
+static void frozen_look(void)
+{
+    uint64_t now = shim_now_us();
+    reap_and_tell();
+    if (me.reaped != me.reaped_seen) {
+        me.reaped_seen = me.reaped;
+        me.looked_us = now;
+    } else if (me.phase != IDLE && now - me.looked_us > STALLED_US) {
+        frozen_round();
+    }
 }
 
 static void give_up(void)
@@ -262,13 +280,13 @@ void on_deadline(void)
         }
         break;
     case FROZEN:
-        frozen_round();
+        frozen_look();
         break;
     case LAST:
         if (shim_now_us() >= me.deadline_us) {
             give_up();
         } else {
-            frozen_round();
+            frozen_look();
         }
         break;
     case IDLE: case RUNNING: case AWAIT_FREEZE:

@@ -224,20 +224,25 @@ void input_close(struct input *in);
 void input_start(struct exec *e, int fd);
 bool stdin_request(uint64_t id, struct kf_reader *r, bool eof);
 
-/* ---- kills.c: freeze, pause, relief at the pids limit, owners */
+/* ---- kills.c: freeze, pause, owners */
 bool signal_everyone(int signal);              /* the only kill(-1): refuses unless we are PID 1 */
 void freeze_begin(struct exec *e);
 void freeze_end(struct exec *e);
 void freeze_expire(struct exec *e);
 void pause_all(bool pause);
-void relief_begin(struct exec *waiting);
-void relief_answer(pid_t biggest);
-void relief_check(void);
-void relief_forget(const struct exec *e);
 void kill_request(struct channel *c, uint64_t id, struct exec *e, uint64_t grace_ms);
 void owner_request(struct channel *c, uint64_t id, const uint8_t *owner, uint32_t length, uint64_t grace_ms);
 void waiters_answer(struct exec *e);           /* the tree is proved dead, or could not be */
 void owner_drop(struct request *r);
+void frozen_more(void);                        /* somebody needs everything stopped */
+void frozen_less(void);                        /* and does not any more */
+
+/* ---- relief.c: room at the pids limit */
+void relief_begin(struct exec *waiting);       /* end the exec with the most processes; NULL: nobody waits for it */
+void relief_answer(pid_t biggest);
+void relief_check(void);
+void relief_watch(void);
+void relief_forget(const struct exec *e);
 
 /* ---- shims.c: the pool */
 struct shim {
@@ -279,6 +284,7 @@ struct usage { uint64_t cpu_us, memory, memory_peak, memory_limit, pids, pids_pe
 void cgroup_open(void);
 void cgroup_usage(struct usage *u);
 uint64_t cgroup_oom_kills(void);
+uint64_t cgroup_forks_refused(void);           /* at the pids limit, so far */
 bool cgroup_is_crowded(void);                  /* over 7/8 of the pids limit: somebody may be spinning at it */
 bool cgroup_is_v2(void);
 bool cgroup_is_readable(void);

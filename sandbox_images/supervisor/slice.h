@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define KF_SLICE_NS 1000000u
+#define KF_SLICE_NS 250000u
 
 struct kf_slice {
     uint64_t until; /* monotonic nanoseconds */

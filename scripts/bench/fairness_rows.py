@@ -1,4 +1,4 @@
-"""Fairness inside one sandbox: what a sibling's `true` and a file request cost while somebody floods, lists, burns or bombs."""
+"""Fairness inside one sandbox: what a sibling's `true` and a file request cost beside floods, walks, burners, bombs."""
 
 from __future__ import annotations
 
@@ -203,16 +203,18 @@ async def memory_row(box: Sandbox) -> Row:
 async def fairness_rows() -> list[Row]:
     """All rows of this file."""
     limits = Limits(pids=512, memory_bytes=1024 * MIB, file_bytes=2048 * MIB)
-    async with DockerProvider() as provider:
-        async with await provider.create(SandboxSpec(image=IMAGE, keep=0, limits=limits)) as box:
-            for name in ("tree", "hog"):
-                await box.write(name, racer(name), mode=0o755)
-            true: Work = lambda: box.exec(["true"])  # noqa: E731
-            await timed(true, 50)
-            rows = await flood_rows(box, true)
-            rows.append(await burner_row(box, true))
-            rows += await bomb_rows(box)
-            rows += await kill_rows(box)
-            rows.append(await memory_row(box))
-            rows += await tree_rows(box, true)
+    async with (
+        DockerProvider() as provider,
+        await provider.create(SandboxSpec(image=IMAGE, keep=0, limits=limits)) as box,
+    ):
+        for name in ("tree", "hog"):
+            await box.write(name, racer(name), mode=0o755)
+        true: Work = lambda: box.exec(["true"])  # noqa: E731
+        await timed(true, 50)
+        rows = await flood_rows(box, true)
+        rows.append(await burner_row(box, true))
+        rows += await bomb_rows(box)
+        rows += await kill_rows(box)
+        rows.append(await memory_row(box))
+        rows += await tree_rows(box, true)
     return rows

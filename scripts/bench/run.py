@@ -1,4 +1,4 @@
-"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [fairness] [loop] [cli]`; none named: all."""
+"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [fairness] [loop] [cli]`, or all."""
 
 from __future__ import annotations
 

@@ -121,11 +121,12 @@ async def test_a_fork_bomb_stops_at_the_limit_of_processes_and_no_other_sandbox_
             assert (await box.stat(["tree"]))[0].path == "/workspace/tree"
             assert (await neighbour.exec(["true"])).exit_code == 0
         began = time.monotonic()
-        [ended] = await box.end("bomb", grace=0)
+        await box.end("bomb", grace=0)
+        ended = await bomb.wait()
         assert time.monotonic() - began < 4
+        assert ended.ended_by in ("cancelled", "pids_limited")  # on a slow machine the supervisor may have been first
         assert ended.survivors == 0 and ended.killed > 100
         assert of_the_agent(box) == []
-        await bomb.wait()
 
 
 async def until_full(box: Sandbox) -> None:

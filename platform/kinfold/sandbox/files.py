@@ -26,7 +26,7 @@ ALL_DEPTHS = 2**32 - 1
 _DIGEST_PATIENCE = 600.0
 _STAT_BATCH = 2_000
 _STAT_BYTES = 128 * 1024
-_YIELD_EVERY = 5_000
+_YIELD_EVERY = 500
 
 
 def wire_path(path: str) -> bytes:

@@ -48,10 +48,12 @@ def carried() -> Iterator[Carried]:
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                markers = {name: arguments for name, arguments in map(_marker, node.decorator_list) if name}
-                if "threat" in markers:
+                markers = [_marker(decorator) for decorator in node.decorator_list]
+                names = {name for name, _ in markers}
+                if "threat" in names:
                     where = f"{path.relative_to(TESTS)}::{node.name}"
-                    yield Carried(where=where, cases=markers["threat"], slow="slow" in markers)
+                    cases = tuple(case for name, words in markers if name == "threat" for case in words)
+                    yield Carried(where=where, cases=cases, slow="slow" in names)
 
 
 def _marker(decorator: ast.expr) -> tuple[str, tuple[str, ...]]:

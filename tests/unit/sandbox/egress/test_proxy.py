@@ -96,8 +96,7 @@ HIDDEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.threat("N05")
-@pytest.mark.threat("N06")
+@pytest.mark.threat("N05", "N06")
 @pytest.mark.parametrize(
     ("data", "reason"), HIDDEN, ids=lambda value: value[:48] if isinstance(value, bytes) else value
 )

@@ -23,6 +23,7 @@ from typing import Any, Self
 import anyio.to_thread
 from tests.docker.provider_support import IMAGE
 
+HOLDER_SECONDS = 20.0
 START_SECONDS = 40.0
 STOP_SECONDS = 30.0
 CGROUPS = Path("/sys/fs/cgroup")
@@ -42,12 +43,18 @@ class PrivateEngine:
     def __enter__(self) -> Self:
         command = [*_DIE_WITH_US, "unshare", "--net", "sleep", "infinity"]
         self._holder = subprocess.Popen(command)
+        _until(self._apart, HOLDER_SECONDS, lambda: "no network namespace of its own was made")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _apart(self) -> bool:
+        """Whether the holder has left our network namespace: until then, what enters its namespace enters ours."""
+        assert self._holder is not None
+        return os.stat(f"/proc/{self._holder.pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
 
     # --- what is done to it -----------------------------------------------------------------------------------------
 
@@ -59,6 +66,7 @@ class PrivateEngine:
     def launch(self, *, live_restore: bool = False) -> None:
         """Start it. From the main thread: it dies with the thread that started it."""
         assert self._holder is not None
+        assert self._apart(), "a second engine in the first one's network namespace would delete its bridge"
         for name in ("docker.pid", "exec/containerd/containerd.pid", "exec/containerd/containerd.sock"):
             (self.root / name).unlink(missing_ok=True)  # of one that was killed; it would be waited for
         command = [*_DIE_WITH_US, "nsenter", f"--target={self._holder.pid}", "--net", "dockerd"]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kinfold.cli.agents_app import agents_app
 from kinfold.cli.ending import exit_with
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ tasks_app = typer.Typer(help="Look at tasks, also at past ones.", no_args_is_hel
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(images_app, name="images")
+app.add_typer(agents_app, name="agents")
 
 
 def run_app() -> None:

@@ -6,6 +6,7 @@ from kinfold.definitions.definition import (
     KNOWN_TOOL_KEYS,
     Effort,
     HasToolCall,
+    IgnoredField,
     StopCondition,
     SubagentDefinition,
     TextMatches,
@@ -14,7 +15,7 @@ from kinfold.definitions.definition import (
     text_matches,
     tokens_over,
 )
-from kinfold.definitions.loaders import load
+from kinfold.definitions.loaders import Candidate, candidates, load
 from kinfold.definitions.shipped import DEFAULT
 
 __all__ = [
@@ -22,12 +23,15 @@ __all__ = [
     "DEFAULT_TOOL_KEYS",
     "FORBIDDEN_IN_SUBAGENTS",
     "KNOWN_TOOL_KEYS",
+    "Candidate",
     "Effort",
     "HasToolCall",
+    "IgnoredField",
     "StopCondition",
     "SubagentDefinition",
     "TextMatches",
     "TokensOver",
+    "candidates",
     "has_tool_call",
     "load",
     "text_matches",

@@ -1,4 +1,4 @@
-"""Definitions in the `.claude/agents/*.md` format: YAML front matter, then the instructions as Markdown.
+"""Agent files in Markdown: YAML front matter, then the instructions as Markdown; in any of five dialects.
 
 Read strictly: other readers skip a file that they cannot use, and its author never learns why. Here every such file is
 an error with its line and reason, and fields that kinfold knows of but does not act on are kept in `ignored_fields`.
@@ -12,8 +12,10 @@ from typing import Any
 
 import yaml
 
-from kinfold.definitions.aliases import did_you_mean, removed_key, tool_key
-from kinfold.definitions.definition import DEFAULT_TOOL_KEYS
+from kinfold.definitions import tool_fields
+from kinfold.definitions.aliases import did_you_mean
+from kinfold.definitions.definition import IgnoredField
+from kinfold.definitions.dialect import Dialect, of_markdown
 from kinfold.definitions.draft import Draft, refuse
 
 FENCE = "---"
@@ -26,7 +28,6 @@ FIELDS: dict[str, str] = {
     "max_iteration_per_run": "max_steps",
     "steps": "max_steps",
     "max_steps": "max_steps",
-    "tools": "tool_keys",
     "effort": "effort",
     "timeout": "timeout",
     "timeout_mins": "timeout",
@@ -37,23 +38,25 @@ FIELDS: dict[str, str] = {
     "version": "version",
 }
 """How a file may spell each field; `timeout_mins` is in minutes, everything else in the definition's own units."""
-REMOVED = "disallowedTools"
 IGNORED = frozenset(
     {
         "permissionMode", "skills", "mcpServers", "hooks", "memory", "background", "isolation", "color",
         "initialPrompt", "omitClaudeMd", "experimental",
         "kind", "temperature",
         "permission_mode", "condenser", "profile_store_dir", "mcp_config",
-        "mode", "permission", "hidden", "disable",
+        "mode", "hidden", "disable", "top_p",
     }
 )  # fmt: skip
-"""Known to other systems; kept by name, never acted on."""
+"""Known to other systems; kept by name and line, never acted on (but for `kind`, `mode` and `disable`, see `_skip`)."""
+DEFAULTS: dict[Dialect, dict[str, Any]] = {"gemini": {"max_steps": 30, "timeout": 600}}
+"""What a system promises where its file is silent."""
 
 
-def drafts(path: Path, text: str, extra: Collection[str] = ()) -> list[Draft]:
+def drafts(path: Path, text: str, extra: Collection[str] = (), dialect: Dialect | None = None) -> list[Draft]:
     """The file's one draft. Raises `ConfigError` with file, line and reason."""
     front, body = _split(path, text)
     values, lines = _front_matter(path, front)
+    dialect = dialect or of_markdown(path, values)
     fields: dict[str, Any] = {}
     places: dict[str, int] = {}
     written = {"type": "name"}
@@ -63,15 +66,45 @@ def drafts(path: Path, text: str, extra: Collection[str] = ()) -> list[Draft]:
             continue
         if name in fields:
             refuse(path, lines[key], f"{key!r} and {written[name]!r} say the same thing twice")
-        fields[name], places[name], written[name] = _converted(key, value), lines[key], key
+        fields[name], places[name], written[name] = _converted(key, value, dialect), lines[key], key
     fields["instructions"] = body
     draft = Draft(
-        path=path, line=1, values=fields, lines=places, written=written,
-        ignored=tuple(key for key in values if key in IGNORED),
+        path=path, line=1, values={**_given_by_place(path, dialect), **DEFAULTS.get(dialect, {}), **fields},
+        lines=places, written=written, ignored=_ignored(values, lines, dialect), dialect=dialect,
+        skip=_skip(path, values, lines, dialect),
     )  # fmt: skip
     _refuse_unknown(draft, values, lines)
-    _apply_tools(draft, values, lines, extra)
+    if not draft.skip:
+        tool_fields.apply(draft, values, lines, extra)
     return [draft]
+
+
+def _given_by_place(path: Path, dialect: Dialect) -> dict[str, Any]:
+    """A name that two systems take from where the file lies."""
+    if dialect == "opencode":
+        return {"type": path.stem}
+    if dialect == "deepagents":
+        return {"type": path.absolute().parent.name}
+    return {}
+
+
+def _ignored(values: dict[str, Any], lines: dict[str, int], dialect: Dialect) -> tuple[IgnoredField, ...]:
+    known = {*FIELDS, *tool_fields.FIELDS}
+    names = [key for key in values if key in IGNORED or (dialect == "openhands" and key not in known)]
+    return tuple(IgnoredField(name=name, line=lines[name]) for name in names)
+
+
+def _skip(path: Path, values: dict[str, Any], lines: dict[str, int], dialect: Dialect) -> str:
+    """Why the file's author does not want it as a subagent; empty where it is wanted."""
+    if dialect == "gemini" and values.get("kind") == "remote":
+        refuse(path, lines["kind"], "'kind' is 'remote': kinfold runs its subagents itself, in the task's sandbox")
+    if dialect != "opencode":
+        return ""
+    if values.get("disable") is True:
+        return f"switched off by 'disable' (line {lines['disable']})"
+    if values.get("mode") == "primary":
+        return f"'mode' (line {lines['mode']}) makes it a main agent, no subagent"
+    return ""
 
 
 def _split(path: Path, text: str) -> tuple[str, str]:
@@ -120,63 +153,18 @@ def _construct(path: Path, loader: yaml.SafeLoader) -> tuple[dict[str, Any], dic
     return values, lines
 
 
-def _converted(key: str, value: Any) -> Any:
+def _converted(key: str, value: Any, dialect: Dialect) -> Any:
     if key == "timeout_mins" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return value * 60
+    if key == "model" and dialect == "opencode" and isinstance(value, str):
+        return value.removeprefix("anthropic/")
     return value
 
 
 def _refuse_unknown(draft: Draft, values: dict[str, Any], lines: dict[str, int]) -> None:
-    known = [*FIELDS, REMOVED, *IGNORED]
+    if draft.dialect == "openhands":
+        return  # it keeps what it does not know, and so do we: by name, in `ignored_fields`
+    known = [*FIELDS, *tool_fields.FIELDS, *IGNORED]
     for key in values:
         if key not in known:
             refuse(draft.path, lines[key], f"{key!r} is not a field of an agent file{did_you_mean(key, known)}")
-
-
-def _apply_tools(draft: Draft, values: dict[str, Any], lines: dict[str, int], extra: Collection[str]) -> None:
-    """Turn the file's tool names into keys, and take away the disallowed ones."""
-    if "tools" in values:
-        names = _names(draft, lines["tools"], "tools", values["tools"])
-        draft.values["tool_keys"] = [_key(draft, lines["tools"], "tools", name, extra) for name in names]
-    if REMOVED not in values:
-        return
-    removed = set()
-    for name in _names(draft, lines[REMOVED], REMOVED, values[REMOVED]):
-        try:
-            removed.add(removed_key(name, extra))
-        except ValueError as error:
-            refuse(draft.path, lines[REMOVED], f"{REMOVED!r} {error}")
-    keys = draft.values.get("tool_keys", DEFAULT_TOOL_KEYS)
-    draft.values["tool_keys"] = [key for key in keys if key not in removed]
-    draft.lines.setdefault("tool_keys", lines[REMOVED])
-    draft.written.setdefault("tool_keys", REMOVED)
-
-
-def _names(draft: Draft, line: int, key: str, value: Any) -> list[str]:
-    """A comma string or a list of names; commas inside parentheses belong to the name."""
-    if isinstance(value, str):
-        value = _split_commas(value)
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        refuse(draft.path, line, f"{key!r} must be names with commas between, or a list of names")
-    names = [name.strip() for name in value if name.strip()]
-    if not names:
-        refuse(draft.path, line, f"{key!r} names no tool; leave the field out for the default set")
-    return names
-
-
-def _split_commas(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for char in text:
-        depth += {"(": 1, ")": -1}.get(char, 0)
-        if char == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return parts
-
-
-def _key(draft: Draft, line: int, field: str, name: str, extra: Collection[str]) -> str:
-    try:
-        return tool_key(name, extra)
-    except ValueError as error:
-        refuse(draft.path, line, f"{field!r} {error}")

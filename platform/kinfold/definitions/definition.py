@@ -65,6 +65,17 @@ class TextMatches(_Part):
         return pattern
 
 
+class IgnoredField(_Part):
+    """A field of a definition's file that another system knows and kinfold does not act on."""
+
+    name: str
+    line: int
+    """1-based, in the file."""
+
+    def __str__(self) -> str:
+        return f"{self.name} (line {self.line})"
+
+
 StopCondition = Annotated[HasToolCall | TokensOver | TextMatches, Field(discriminator="type")]
 
 
@@ -110,8 +121,8 @@ class SubagentDefinition(_Part):
     """Which revision of the definition a record speaks of."""
     source: str | None = None
     """Where it was read from, for a person."""
-    ignored_fields: tuple[str, ...] = ()
-    """Fields of the file that another system knows and kinfold does not act on."""
+    ignored_fields: tuple[IgnoredField, ...] = ()
+    """In the file's order."""
 
     @field_validator("description")
     @classmethod

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from kinfold.definitions.aliases import did_you_mean, tool_key
-from kinfold.definitions.definition import DEFAULT_TOOL_KEYS, SubagentDefinition
+from kinfold.definitions.aliases import did_you_mean, granted_keys
+from kinfold.definitions.definition import DEFAULT_TOOL_KEYS, IgnoredField, SubagentDefinition
 from kinfold.errors import ConfigError
 
 _SLUG_WORDS = "must be a slug: lower-case letters, digits, '-' and '_', at most 64, as in 'code-reviewer'"
@@ -28,7 +28,13 @@ class Draft:
     lines: dict[str, int] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     """Field name → how the file spells it, where that differs."""
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[IgnoredField, ...] = ()
+    dialect: str = "kinfold"
+    """Which system's file this is; decides which tool names are known."""
+    fault: tuple[str, str] | None = None
+    """A field that is wrong by its very name, and why; `build` refuses it."""
+    skip: str = ""
+    """Why this is no definition for kinfold, by its author's own will (switched off, say); empty: it is one."""
 
     def refuse(self, name: str | None, reason: str) -> NoReturn:
         """Raise the `ConfigError` for one field; `name` None speaks of the whole definition."""
@@ -38,6 +44,8 @@ class Draft:
 
     def build(self, extra: Collection[str]) -> SubagentDefinition:
         """The definition. Raises `ConfigError` with file, line and reason."""
+        if self.fault is not None:
+            self.refuse(*self.fault)
         for name in ("type", "description"):
             if name not in self.values:
                 self.refuse(None, f"a definition needs {self.written.get(name, name)!r}")
@@ -45,22 +53,20 @@ class Draft:
         values["tool_keys"] = self._tools(values.get("tool_keys", DEFAULT_TOOL_KEYS), extra)
         values["stop_conditions"] = self._stops(values.get("stop_conditions", ()), values["tool_keys"])
         try:
-            return SubagentDefinition(
-                **values, source=f"{self.path}:{self.line}", ignored_fields=tuple(sorted(self.ignored))
-            )
+            return SubagentDefinition(**values, source=f"{self.path}:{self.line}", ignored_fields=self.ignored)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            self.refuse(str(first["loc"][0]), _words(first["type"], first["msg"]))
+            self.refuse(str(first["loc"][0]), f"{_words(first['type'], first['msg'])}{_got(first['input'])}")
 
     def _tools(self, names: Any, extra: Collection[str]) -> tuple[str, ...]:
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             self.refuse("tool_keys", "must be a list of tool names")
         if not names:
             self.refuse("tool_keys", "leaves no tool; leave the field out for the default set")
-        keys = []
+        keys: list[str] = []
         for name in names:
             try:
-                keys.append(tool_key(name, extra))
+                keys += granted_keys(name, extra, self.dialect)
             except ValueError as error:
                 self.refuse("tool_keys", str(error))
         return tuple(dict.fromkeys(keys))
@@ -83,11 +89,29 @@ class Draft:
         return {"type": kind, _STOP_FORMS[kind]: value}
 
 
+class Refused(ConfigError):
+    """Raised when a definition file is wrong; a `ConfigError` that keeps its line and reason apart."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}:{line}: {reason}", hint=hint_for(path))
+        self.line = line
+        self.reason = reason
+
+
+def hint_for(path: Path) -> str:
+    """What to do about a definition file that is wrong."""
+    return f"correct {path.name}, or run with --agents none to have no subagents"
+
+
 def refuse(path: Path, line: int, reason: str) -> NoReturn:
     """Raise the one `ConfigError` of a definition file: file, line, reason."""
-    raise ConfigError(
-        f"{path}:{line}: {reason}", hint=f"correct {path.name}, or run with --agents none to have no subagents"
-    )
+    raise Refused(path, line, reason)
+
+
+def _got(value: Any) -> str:
+    """What stands there instead, where it is short enough to help."""
+    shown = repr(value)
+    return f" (got {shown})" if isinstance(value, (str, int, float)) and len(shown) <= 80 else ""
 
 
 def _words(kind: str, message: str) -> str:

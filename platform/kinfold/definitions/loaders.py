@@ -17,47 +17,125 @@ TOML, kinfold's own format, holds any number of definitions; the fields are thos
     What this subagent is told on top of what every subagent is told.
     """
 
-Markdown is the `.claude/agents` format (see `agent_file`). A directory is read to any depth, dot directories left out;
-only `.toml` and `.md` files count, and each of them must be a definition. Definitions are read from a path that the
-operator names, never looked for in a workspace. Every fault is one `ConfigError` that says file, line and reason.
+Markdown is the `.claude/agents` format (see `agent_file`), or that of Gemini, OpenHands, opencode or deepagents; the
+agent files of Codex are TOML, too. `dialect` says how they are told apart. A directory is read to any depth, dot
+directories left out; only `.toml` and `.md` files count, and each of them must be a definition. Definitions are read
+from a path that the operator names, never looked for in a workspace. Every fault is one `ConfigError` that says file,
+line and reason.
 '''
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from kinfold.definitions import toml_file
 from kinfold.definitions.definition import SubagentDefinition
-from kinfold.definitions.draft import Draft, refuse
+from kinfold.definitions.dialect import Dialect
+from kinfold.definitions.draft import Draft, Refused, hint_for, refuse
 from kinfold.errors import ConfigError
 
 SUFFIXES = (".toml", ".md")
 MAX_FILE_BYTES = 1024 * 1024
 
 
-def load(path: str | os.PathLike[str], *, extra_tool_keys: Collection[str] = ()) -> tuple[SubagentDefinition, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What a file holds that may be a definition, and what became of it."""
+
+    path: Path
+    line: int
+    """1-based; of the fault where there is one, else where the definition begins."""
+    status: Literal["ok", "skipped", "error"]
+    reason: str = ""
+    """Why it is skipped or wrong."""
+    dialect: str = ""
+    """Empty where the file could not be read so far."""
+    definition: SubagentDefinition | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Field of the definition → its line."""
+
+
+def load(
+    path: str | os.PathLike[str], *, extra_tool_keys: Collection[str] = (), dialect: Dialect | None = None
+) -> tuple[SubagentDefinition, ...]:
     """All definitions at `path`, files in name order. `extra_tool_keys` are the user's own tools.
 
-    Raises `ConfigError` for a missing or empty path, an unreadable file, a type that stands twice, any fault inside.
+    `dialect` says whose files they are; None: each file's place and fields tell. Raises `ConfigError` for a missing or
+    empty path, an unreadable file, a type that stands twice, any fault inside, and where all is switched off.
     """
-    definitions: dict[str, SubagentDefinition] = {}
+    found = candidates(path, extra_tool_keys=extra_tool_keys, dialect=dialect)
+    for candidate in found:
+        if candidate.status == "error":
+            raise ConfigError(f"{candidate.path}:{candidate.line}: {candidate.reason}", hint=hint_for(candidate.path))
+    loaded = tuple(candidate.definition for candidate in found if candidate.definition is not None)
+    if not loaded:
+        why = "; ".join(f"{candidate.path.name}: {candidate.reason}" for candidate in found[:3])
+        raise ConfigError(f"{path}: no definition is in use here: {why}", hint="--agents none means no subagents")
+    return loaded
+
+
+def candidates(
+    path: str | os.PathLike[str], *, extra_tool_keys: Collection[str] = (), dialect: Dialect | None = None
+) -> list[Candidate]:
+    """Every definition at `path`, good or bad, files in name order; nothing is left out in silence.
+
+    Of one type in two places both are errors, each naming the other. Raises `ConfigError` only for a path where
+    nothing can be looked for.
+    """
+    found: list[Candidate] = []
     for file in _found(Path(path)):
-        for draft in _drafts(file, _text(file), extra_tool_keys):
-            definition = draft.build(extra_tool_keys)
-            first = definitions.setdefault(definition.type, definition)
-            if first is not definition:
-                draft.refuse("type", f"is {definition.type!r} again: {first.source} has that type already")
-    return tuple(definitions.values())
+        found += _of_file(file, extra_tool_keys, dialect)
+    return _without_twins(found)
 
 
-def _drafts(file: Path, text: str, extra: Collection[str]) -> list[Draft]:
+def _of_file(file: Path, extra: Collection[str], dialect: Dialect | None) -> list[Candidate]:
+    try:
+        drafts = _drafts(file, _text(file), extra, dialect)
+    except Refused as error:
+        return [Candidate(path=file, line=error.line, status="error", reason=error.reason)]
+    return [_candidate(draft, extra) for draft in drafts]
+
+
+def _candidate(draft: Draft, extra: Collection[str]) -> Candidate:
+    make = functools.partial(Candidate, path=draft.path, dialect=draft.dialect, lines=draft.lines)
+    if draft.skip:
+        return make(line=draft.line, status="skipped", reason=draft.skip)
+    try:
+        return make(line=draft.line, status="ok", definition=draft.build(extra))
+    except Refused as error:
+        return make(line=error.line, status="error", reason=error.reason)
+
+
+def _without_twins(found: list[Candidate]) -> list[Candidate]:
+    """Which of two were meant nobody can know, so neither serves."""
+    places: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        if candidate.definition is not None:
+            places.setdefault(candidate.definition.type, []).append(candidate)
+    return [_as_twin(candidate, places) for candidate in found]
+
+
+def _as_twin(candidate: Candidate, places: dict[str, list[Candidate]]) -> Candidate:
+    definition = candidate.definition
+    if definition is None or len(places[definition.type]) == 1:
+        return candidate
+    line = candidate.lines.get("type", candidate.line)
+    others = ", ".join(f"{o.path}:{o.lines.get('type', o.line)}" for o in places[definition.type] if o is not candidate)
+    reason = f"the type {definition.type!r} stands twice: {others} has it too"
+    return replace(candidate, status="error", line=line, reason=reason, definition=None)
+
+
+def _drafts(file: Path, text: str, extra: Collection[str], dialect: Dialect | None) -> list[Draft]:
     if file.suffix.lower() == ".toml":
-        return toml_file.drafts(file, text)
+        return toml_file.drafts(file, text, dialect)
     from kinfold.definitions import agent_file  # PyYAML is needed for these alone
 
-    return agent_file.drafts(file, text, extra)
+    return agent_file.drafts(file, text, extra, dialect)
 
 
 def _found(path: Path) -> list[Path]:
@@ -95,11 +173,11 @@ def _below(root: Path) -> Iterator[Path]:
 def _text(file: Path) -> str:
     try:
         if not file.is_file():
-            raise ConfigError(f"{file}: is not a regular file", hint="name a regular file")
+            refuse(file, 1, "is not a regular file")
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}", hint="make the file readable") from error
+        refuse(file, 1, f"cannot be read: {error.strerror}")
     if len(data) > MAX_FILE_BYTES:
         refuse(file, 1, f"is larger than {MAX_FILE_BYTES:,} bytes, too large for a definition")
     try:

@@ -1,4 +1,4 @@
-"""Definitions in kinfold's own TOML format; `loaders` documents it."""
+"""Definitions in TOML: kinfold's own format, which `loaders` documents, and the agent files of Codex."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kinfold.definitions import codex_file
 from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.definitions.draft import Draft, refuse
@@ -20,24 +21,28 @@ _KEY = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 _WHERE = re.compile(r"\s*\(at line (\d+), column \d+\)$")
 
 
-def drafts(path: Path, text: str) -> list[Draft]:
-    """One draft for each `[[definition]]` table. Raises `ConfigError` with file, line and reason."""
-    tables = _tables(path, text)
+def drafts(path: Path, text: str, dialect: str | None = None) -> list[Draft]:
+    """One draft for each `[[definition]]` table; one for a Codex file as a whole.
+
+    Raises `ConfigError` with file, line and reason.
+    """
+    document = _document(path, text)
+    if dialect == "codex" or (dialect is None and codex_file.is_one(path, document)):
+        return [codex_file.draft(path, document, {name: line_of(text, name) for name in document})]
+    tables = _tables(path, text, document)
     places = list(_places(text))
     found = []
     for index, values in enumerate(tables):
         line, lines = places[index] if index < len(places) else (1, {})
-        draft = Draft(path=path, line=line, values=values, lines=lines)
-        for name in values:
-            if name not in FIELDS:
-                draft.refuse(name, f"is not a field of a definition{did_you_mean(name, FIELDS)}")
-        found.append(draft)
+        wrong = next((name for name in values if name not in FIELDS), None)
+        fault = wrong and (wrong, f"is not a field of a definition{did_you_mean(wrong, FIELDS)}")
+        found.append(Draft(path=path, line=line, values=values, lines=lines, fault=fault or None))
     return found
 
 
-def _tables(path: Path, text: str) -> list[dict[str, Any]]:
+def _document(path: Path, text: str) -> dict[str, Any]:
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = _WHERE.search(str(error))
         refuse(
@@ -45,10 +50,13 @@ def _tables(path: Path, text: str) -> list[dict[str, Any]]:
         )
     except RecursionError:
         refuse(path, 1, "is nested too deeply")
+
+
+def _tables(path: Path, text: str, document: dict[str, Any]) -> list[dict[str, Any]]:
     for name in document:
         if name != TABLE:
             near = did_you_mean(name, [TABLE])
-            refuse(path, _line_of(text, name), f"{name!r} is not known at the top; write [[{TABLE}]] tables{near}")
+            refuse(path, line_of(text, name), f"{name!r} is not known at the top; write [[{TABLE}]] tables{near}")
     tables = document.get(TABLE)
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         refuse(path, 1, f"holds no [[{TABLE}]] table")
@@ -90,6 +98,7 @@ def _fence_after(line: str, fence: str | None) -> str | None:
         fence, line = opened[0], line[opened.end() :]
 
 
-def _line_of(text: str, name: str) -> int:
+def line_of(text: str, name: str) -> int:
+    """The first line that sets a key of the top, or begins its table; 1 where it is written in some odd way."""
     pattern = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(name)}\b")
     return next((number for number, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)

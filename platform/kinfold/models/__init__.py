@@ -10,7 +10,7 @@ from kinfold.errors import ConfigError
 if TYPE_CHECKING:
     from kinfold.models.base import Model
 
-__all__ = ["LINES", "resolve"]
+__all__ = ["LINES", "full_name", "resolve"]
 
 LINES = {
     "fable": "claude-fable-5-1",
@@ -28,6 +28,21 @@ def resolve(name: str) -> Model:
     Raises `ConfigError` for any other name, for a script that cannot be used and for a missing key. Nothing heavy is
     imported before it is needed.
     """
+    kind, _, rest = full_name(name).partition(":")
+    if kind == "scripted":
+        from kinfold.models.scripted import ScriptedModel
+
+        return ScriptedModel.from_file(Path(rest))
+    from kinfold.models.anthropic import AnthropicModel
+
+    return AnthropicModel(rest)
+
+
+def full_name(name: str) -> str:
+    """`KIND:NAME` of what `resolve` would make of `name`, without making it: no key is asked for, no file is read.
+
+    Raises `ConfigError` for a name that cannot be right.
+    """
     bare = LINES.get(name.strip(), name.strip())
     kind, colon, rest = (f"anthropic:{bare}" if bare.startswith("claude-") else bare).partition(":")
     if kind not in ("scripted", "anthropic", "cassette") or not colon:
@@ -36,10 +51,4 @@ def resolve(name: str) -> Model:
         raise ConfigError(f"model {name!r}: cassettes cannot be recorded or replayed yet", hint=_ALLOWED)
     if not rest.strip():
         raise ConfigError(f"model {name!r} names no {'file' if kind == 'scripted' else 'model'}", hint=_ALLOWED)
-    if kind == "scripted":
-        from kinfold.models.scripted import ScriptedModel
-
-        return ScriptedModel.from_file(Path(rest))
-    from kinfold.models.anthropic import AnthropicModel
-
-    return AnthropicModel(rest.strip())
+    return f"{kind}:{rest.strip()}"

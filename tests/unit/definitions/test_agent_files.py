@@ -31,7 +31,11 @@ def test_an_agent_file_of_another_system_becomes_a_definition(tmp_path: Path) ->
         "read_file", "write_file", "edit_file", "bash", "glob", "grep", "list_dir", "todo_write",
     )  # fmt: skip
     assert (definition.model, definition.max_steps, definition.effort) == ("sonnet", 7, "high")
-    assert definition.ignored_fields == ("color", "hooks", "permissionMode")
+    assert [str(field) for field in definition.ignored_fields] == [
+        "color (line 10)",
+        "permissionMode (line 11)",
+        "hooks (line 12)",
+    ]
     assert definition.instructions == "You review.\n\n---\nStill the body."
 
 
@@ -94,7 +98,7 @@ GOOD = "name: a\ndescription: A.\n"
         (GOOD + "tools: WebFetch", 4, "which kinfold does not have"),
         (GOOD + "tools:", 4, "must be names"),
         (GOOD + "tools: []", 4, "names no tool"),
-        (GOOD + "tools: {bash: true}", 4, "must be names"),
+        (GOOD + "maxTurns: 3\ntools: {bash: 1}", 5, "must say true or false for 'bash'"),
         (GOOD + "tools: Read\ndisallowedTools: Read", 4, "leaves no tool"),
         (GOOD + "disallowedTools: Bush", 4, "unknown tool 'Bush'; did you mean 'bash'?"),
         (GOOD + "maxTurn: 5", 4, "did you mean 'maxTurns'?"),
@@ -153,8 +157,8 @@ def test_one_type_in_two_files_is_an_error_that_names_both(tmp_path: Path) -> No
     second = agent(tmp_path, "name: a\ndescription: A.", name="two.md")
     with pytest.raises(ConfigError) as raised:
         load(tmp_path)
-    assert f"{second}:2: " in raised.value.message
-    assert f"{first}:1" in raised.value.message
+    assert raised.value.message.startswith(f"{first}:2: ")
+    assert f"{second}:2 has it too" in raised.value.message
 
 
 def test_a_path_without_definitions_is_an_error(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ HEAD = '[[definition]]\ntype = "a"\ndescription = "A."\n'
         (HEAD + "stop_conditions = [{has_tool_call = 'task'}]", 4, "waits for the tool 'task'"),
         (HEAD + "stop_conditions = [{text_matches = '('}]", 4, "is not a regular expression"),
         ('[[definition]]\ntype = "A B"\ndescription = "A."', 2, "must be a slug"),
-        (HEAD + "\n" + HEAD, 6, "is 'a' again"),
+        (HEAD + "\n" + HEAD, 2, "agents.toml:6 has it too"),
     ],
 )
 def test_a_fault_in_a_toml_file_names_file_line_and_reason(tmp_path: Path, text: str, line: int, reason: str) -> None:

@@ -5,6 +5,7 @@ The machine's own package sources and proxy settings are used, so that what `apt
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ NEEDED_OF_APT = re.compile(r"^Acquire::(https?(::.*)?|Check-.*|Retries|ForceIPv[
 """The apt settings that decide whether a mirror can be reached; the rest must not travel into an image."""
 UNWANTED = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 WANTED_ALL_THE_SAME = ("/usr/share/doc/*/copyright",)
+PROXY_SETTINGS = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 KEPT_LINES = 12
 
 Progress = Callable[[str], None]
@@ -67,9 +69,14 @@ async def make(target: Path, *, packages: Iterable[str], origin: Origin, progres
             "no image registry answers, and mmdebstrap, which makes the base image without one, is not installed",
             hint="apt-get install -y mmdebstrap",
         )
-    command = [program, *arguments(packages, origin, await _apt_settings()), origin.suite, str(target), *origin.mirrors]
+    as_root = await _as_root()
+    options = arguments(packages, origin, await _apt_settings())
+    command = [*as_root, program, *options, origin.suite, str(target), *origin.mirrors]
     last: deque[str] = deque(maxlen=KEPT_LINES)
-    async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+    # In a session of its own: sudo passes no signal on that comes from its own process group.
+    async with await anyio.open_process(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
         try:
             async for line in _lines(process):
                 last.append(line)
@@ -78,12 +85,14 @@ async def make(target: Path, *, packages: Iterable[str], origin: Origin, progres
             code = await process.wait()
         except BaseException:
             # Its TERM handler unmounts what it mounted; a plain kill would leave that behind.
-            process.terminate()
+            with anyio.CancelScope(shield=True):
+                await anyio.run_process([*as_root, "kill", "-TERM", str(process.pid)], check=False)
             raise
     if code != 0:
         raise SandboxError(
             f"mmdebstrap {origin.suite} failed with exit code {code}:\n  " + "\n  ".join(last),
-            hint="check that `apt-get update` works on this machine, then run `kinfold images build` again",
+            hint="check that `apt-get update` works on this machine; without root or passwordless sudo, "
+            "`apt-get install -y uidmap` lets mmdebstrap work; then run `kinfold images build` again",
         )
 
 
@@ -98,6 +107,17 @@ def arguments(packages: Iterable[str], origin: Origin, apt_settings: Iterable[st
     options += [f"--dpkgopt=path-include={pattern}" for pattern in WANTED_ALL_THE_SAME]
     options.append('--customize-hook=rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap')
     return options
+
+
+async def _as_root() -> list[str]:
+    """How to run something as root; empty where we are root, or may not be without being asked for a password.
+
+    Without it mmdebstrap needs user namespaces and their tools, which a fresh machine lacks or forbids.
+    """
+    if os.geteuid() == 0 or shutil.which("sudo") is None:
+        return []
+    allowed = await anyio.run_process(["sudo", "-n", "true"], check=False)
+    return ["sudo", "-n", f"--preserve-env={','.join(PROXY_SETTINGS)}"] if allowed.returncode == 0 else []
 
 
 async def _apt_settings() -> tuple[str, ...]:

@@ -120,6 +120,7 @@ void pause_all(bool pause)
         kf.paused_since = kf.now;
     } else {
         execs_shift(kf.now - kf.paused_since);
+        kf.paused_before += kf.now - kf.paused_since;
     }
     if (!kf.is_pid1 || !kf.root.change_uid) {
         signal_each(pause ? SIGSTOP : SIGCONT);
@@ -130,6 +131,8 @@ void pause_all(bool pause)
         execs_begin_waiting();
     }
 }
+
+uint64_t paused_us(void) { return kf.paused_before + (kf.paused ? kf.now - kf.paused_since : 0); }
 
 /* ---- KILL and END_OWNER */
 

@@ -179,7 +179,7 @@ static bool on_end_owner(struct channel *c, uint64_t id, struct kf_reader *r)
 static bool on_usage(struct channel *c, uint64_t id)
 {
     struct usage u;
-    uint8_t buffer[112];
+    uint8_t buffer[128];
     struct disk_use d = disk_now();
     uint64_t running = 0;
     cgroup_usage(&u);
@@ -187,7 +187,8 @@ static bool on_usage(struct channel *c, uint64_t id)
         running += exec_state(OWNER_OF(l, struct exec, link)) != 3;
     }
     const uint64_t all[] = {u.cpu_us, u.memory, u.memory_peak, u.memory_limit, u.pids, u.pids_peak, u.pids_limit,
-                            u.oom_kills, running, d.bytes, d.bytes_peak, d.bytes_limit, d.inodes, d.inodes_limit};
+                            u.oom_kills, running, d.bytes, d.bytes_peak, d.bytes_limit, d.inodes, d.inodes_limit,
+                            kf.paused, paused_us()};
     struct kf_writer w = kf_writer(buffer, sizeof buffer);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         kf_put_u64(&w, all[i]);

@@ -230,6 +230,7 @@ void freeze_begin(struct exec *e);
 void freeze_end(struct exec *e);
 void freeze_expire(struct exec *e);
 void pause_all(bool pause);
+uint64_t paused_us(void); /* in all, the pause that holds included */
 void kill_request(struct channel *c, uint64_t id, struct exec *e, uint64_t grace_ms);
 void owner_request(struct channel *c, uint64_t id, const uint8_t *owner, uint32_t length, uint64_t grace_ms);
 void waiters_answer(struct exec *e);           /* the tree is proved dead, or could not be */
@@ -310,7 +311,7 @@ struct super {
     struct config config;
     struct kf_root root;
     int epoll;
-    uint64_t now, generation, last_heard, paused_since;
+    uint64_t now, generation, last_heard, paused_since, paused_before; /* the last: how long in all, up to then */
     bool is_pid1, paused, terminating, orphaned, probe_done;
     int32_t can;
     bool warden;

@@ -165,6 +165,62 @@ def sandbox_write(
     raise typer.Exit(write_command(sandbox, path))
 
 
+@sandbox_app.command("shell")
+def sandbox_shell(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
+    """Work in a sandbox by hand: its bash, or sh, on this terminal. What it prints is not escaped."""
+    from kinfold.cli.shell import shell_command
+
+    raise typer.Exit(shell_command(sandbox))
+
+
+@sandbox_app.command("stats")
+def sandbox_stats(
+    sandbox: Annotated[str | None, typer.Argument(help="Its id or name; none: all.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One look, not a table that goes on.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One look, a JSON object a line.")] = False,
+) -> None:
+    """Watch what sandboxes use: processor, memory, processes, disk."""
+    from kinfold.cli.stats import stats_command
+
+    raise typer.Exit(stats_command(sandbox, once=once, as_json=json))
+
+
+@sandbox_app.command("top")
+def sandbox_top(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
+    """List the processes of each exec, also those that a program left behind."""
+    from kinfold.cli.looking import top_command
+
+    raise typer.Exit(top_command(sandbox))
+
+
+@sandbox_app.command("logs")
+def sandbox_logs(
+    sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")],
+    exec_id: Annotated[str | None, typer.Argument(metavar="EXEC", help="Only this one's; none: of all.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until what is shown has ended.")] = False,
+) -> None:
+    """Show what the execs that are known printed, as far as it is kept. It slows no program down."""
+    from kinfold.cli.looking import logs_command
+
+    raise typer.Exit(logs_command(sandbox, exec_id, follow=follow))
+
+
+@sandbox_app.command("pause")
+def sandbox_pause(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
+    """Stop all that runs in a sandbox, and the clocks of its execs."""
+    from kinfold.cli.sandboxes import pause_command
+
+    raise typer.Exit(pause_command(sandbox))
+
+
+@sandbox_app.command("resume")
+def sandbox_resume(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
+    """Let a paused sandbox run on."""
+    from kinfold.cli.sandboxes import resume_command
+
+    raise typer.Exit(resume_command(sandbox))
+
+
 @sandbox_app.command("destroy")
 def sandbox_destroy(sandbox: Annotated[str, typer.Argument(help="The sandbox's id or name.")]) -> None:
     """End a sandbox and all that runs in it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import select
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from kinfold.errors import ConfigError, KinfoldError, ModelError, NotFound, SandboxError, StoreError
 
@@ -43,6 +45,25 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """As `printable`, with line breaks shown too: a name that holds one must not look like a line of ours."""
     return printable(text).replace("\n", "\\n")
+
+
+class Outlet:
+    """Where a program's own bytes go: into a file or a pipe as they are, onto a terminal escaped."""
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+        self._text: io.IncrementalNewlineDecoder | None = None
+        if target.isatty():
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            self._text = io.IncrementalNewlineDecoder(decoder, translate=True)
+
+    def write(self, data: bytes, *, final: bool = False) -> None:
+        """Show `data` now; a character that is not whole yet waits for its rest, until `final`."""
+        if self._text is None:
+            self._target.buffer.write(data)
+        else:
+            self._target.write(printable(self._text.decode(data, final=final)))
+        self._target.flush()
 
 
 def say_error(message: str, hint: str = "") -> None:

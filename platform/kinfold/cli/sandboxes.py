@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from kinfold.cli.ending import one_line, say_error
+from kinfold.cli.ending import Outlet, one_line, say_error
 from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings, make_provider, make_spec
 from kinfold.errors import NotFound
-from kinfold.sandbox.base import ExecRequest, Provider, SandboxRef
+from kinfold.sandbox.base import ExecRequest, ExecResult, Provider, SandboxRef
 from kinfold.sandbox.process import Process
 from kinfold.sandbox.record import RecordList
 from kinfold.sandbox.sandbox import Sandbox
@@ -84,31 +84,35 @@ def exec_command(wanted: str, command: Sequence[str], *, cwd: str, timeout: floa
             with anyio.CancelScope(shield=True):
                 await process.kill(request.grace)
             raise
-        if result.exit_code is not None:
-            return result.exit_code
-        say_error(f"the program was ended: {result.ended_by}")
-        return 128 + result.signal if result.signal else 1
+        return exit_code_of_result(result)
 
-    return _with_sandbox(wanted, execute)
+    return with_sandbox(wanted, execute)
+
+
+def exit_code_of_result(result: ExecResult) -> int:
+    """A program's own exit code; where it had none, why it ended is said."""
+    if result.exit_code is not None:
+        return result.exit_code
+    say_error(f"the program was ended: {result.ended_by}")
+    return 128 + result.signal if result.signal else 1
 
 
 async def _pass_through(process: Process) -> None:
+    targets = {"stdout": Outlet(sys.stdout), "stderr": Outlet(sys.stderr)}
     async for piece in process.output():
-        target = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
-        target.write(piece.data)
-        target.flush()
+        targets[piece.stream].write(piece.data)
 
 
 def read_command(wanted: str, path: str) -> int:
     """The file's bytes on standard output."""
 
     async def read(sandbox: Sandbox) -> int:
+        target = Outlet(sys.stdout)
         async for chunk in sandbox.read_stream(path):
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+            target.write(chunk)
         return 0
 
-    return _with_sandbox(wanted, read)
+    return with_sandbox(wanted, read)
 
 
 def write_command(wanted: str, path: str) -> int:
@@ -120,7 +124,27 @@ def write_command(wanted: str, path: str) -> int:
         print(f"{one_line(stat.path)}: {stat.size:,} bytes", file=sys.stderr)
         return 0
 
-    return _with_sandbox(wanted, write)
+    return with_sandbox(wanted, write)
+
+
+def pause_command(wanted: str) -> int:
+    """Stop all that runs in the sandbox; files can still be read and written."""
+
+    async def pause(sandbox: Sandbox) -> int:
+        await sandbox.pause()
+        return 0
+
+    return with_sandbox(wanted, pause)
+
+
+def resume_command(wanted: str) -> int:
+    """Let all that a pause stopped run on."""
+
+    async def resume(sandbox: Sandbox) -> int:
+        await sandbox.resume()
+        return 0
+
+    return with_sandbox(wanted, resume)
 
 
 def destroy_command(wanted: str) -> int:
@@ -128,7 +152,7 @@ def destroy_command(wanted: str) -> int:
 
     async def destroy() -> None:
         async with make_provider(load_settings({})) as provider:
-            await provider.destroy(await _find(provider, wanted))
+            await provider.destroy(await find_sandbox(provider, wanted))
 
     run_async(destroy)
     return 0
@@ -148,17 +172,20 @@ def reap_command(*, dry_run: bool, by_labels: bool) -> int:
     return 0
 
 
-async def _find(provider: Provider, wanted: str) -> SandboxRef:
+async def find_sandbox(provider: Provider, wanted: str) -> SandboxRef:
+    """By id or name. Raises `NotFound`."""
     for ref in await provider.list():
         if wanted in (ref.id, ref.name):
             return ref
     raise NotFound(f"no sandbox {wanted!r}", hint="`kinfold sandbox list` shows the ones there are")
 
 
-def _with_sandbox(wanted: str, work: Callable[[Sandbox], Awaitable[int]]) -> int:
+def with_sandbox(wanted: str, work: Callable[[Sandbox], Awaitable[int]]) -> int:
+    """The exit code of `work` on a running sandbox, whoever made it; it lives on afterwards."""
+
     async def connected() -> int:
         async with make_provider(load_settings({})) as provider:
-            sandbox = await provider.connect(await _find(provider, wanted))
+            sandbox = await provider.connect(await find_sandbox(provider, wanted))
             try:
                 return await work(sandbox)
             finally:

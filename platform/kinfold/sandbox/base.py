@@ -284,6 +284,10 @@ class SandboxUsage:
     oom_kills: int | None
     execs_running: int
     disk: DiskUse | None = None
+    paused: bool = False
+    """Whether all execs are stopped (`Sandbox.pause`), by whichever process."""
+    paused_seconds: float = 0.0
+    """For how long they were, in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

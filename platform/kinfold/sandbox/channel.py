@@ -26,6 +26,8 @@ TICK = 1.0
 PING_TIMEOUT = 10.0
 _CANCEL_TIMEOUT = 30.0
 _EXCUSED = 5.0
+_LOOKS = frozenset({Request.PING, Request.USAGE, Request.EXECS, Request.PROCESSES, Request.EGRESS})
+"""To look at a sandbox, or to stand ready for its connections, is not to use it: its `idle_ttl` goes on."""
 _FORGET_BATCH = 16
 FOREVER = float("inf")
 
@@ -142,7 +144,7 @@ class Channel:
         call_id = call_id or self.fresh_id()
         call = Call(self, request, call_id, answer, patience)
         self._calls[call_id] = call
-        if request != Request.PING:
+        if request not in _LOOKS:
             self.last_request = self.loop.time()
         first = protocol.frame(request, call_id, payload)
         if self._forget:
@@ -153,7 +155,7 @@ class Channel:
     @property
     def last_use(self) -> float:
         """The loop's time of the last request; now, while one waits for its answer."""
-        busy = any(call.request != Request.PING for call in self._calls.values())
+        busy = any(call.request not in _LOOKS for call in self._calls.values())
         return self.loop.time() if busy else self.last_request
 
     def fresh_id(self) -> int:

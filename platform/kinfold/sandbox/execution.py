@@ -32,6 +32,7 @@ KILL_MARGIN = 15.0
 """Seconds beyond the grace in which a kill is proved, or the sandbox is lost."""
 _ATTACHES = 64
 """More channels than this, lost by one exec, are no accident."""
+_PAUSE_POLL = 2.0
 _MAX_MS = 2**63
 
 
@@ -139,6 +140,7 @@ class Exec:
         """EXEC's; None where somebody else started it and we only attach."""
         self._call: Call[End] | None = None
         self._killed = False
+        self._known_paused = 0.0
         self.started: asyncio.Future[None] | None = None
         """For who waits for the pid: done when it is known, or when the exec has ended."""
         self.answer.on_started = self._on_started
@@ -276,11 +278,20 @@ class Exec:
                 hint="ask for no `tty`: output and input then go through pipes",
                 code="unsupported",
             )
-        return SandboxError(f"{self.name} could not be started: {failure.message or failure.kind}")
+        return SandboxError(
+            f"{self.name} could not be started: {failure.message or failure.kind}",
+            code="busy" if failure.kind == replies.BUSY else None,
+        )
 
     async def _overdue(self, call: Call[End]) -> None:
         """The deadline passed: see that it is dead and ask for its end anew, or give the sandbox up."""
         call.abandon()
+        paused = await self._paused_since_asked()
+        if paused and not self._killed:  # another process's pause: its time is nobody's
+            self.attach_or_wait(await self._link.ready())
+            if self._call is not None:
+                self._call.deadline = self._call.channel.loop.time() + max(paused, _PAUSE_POLL)
+            return
         if not self._killed:
             self._killed = True
             try:
@@ -290,6 +301,15 @@ class Exec:
         else:
             raise self._link.lose(f"{self.name} passed its deadline, was killed, and its end is not told")
         self.attach_or_wait(await self._link.ready())
+
+    async def _paused_since_asked(self) -> float:
+        """Seconds of pauses that the deadline did not know of yet."""
+        try:
+            numbers = await self._link.ask(Request.USAGE, b"", lambda: Plain(replies.usage), patience=KILL_MARGIN)
+        except SandboxLost:
+            return 0.0  # the kill that follows says so
+        known, self._known_paused = self._known_paused, (numbers[-1] or 0) / 1_000_000
+        return self._known_paused - known
 
     async def kill(self, grace: float) -> tuple[int, int]:
         """End the whole tree, with proof: how many were killed, how many survived."""

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,12 +30,15 @@ from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.binary import supervisor_path
 from kinfold.sandbox.dial import Listener
+from kinfold.sandbox.lifetime import Lifetime, Terms
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.sandbox.state_files import private_dir
 
 _LOG = logging.getLogger("kinfold.sandbox.local")
 _DIAL_TIMEOUT = 10.0
 _TERM_TIMEOUT = 5.0
+_SLACK = 0.05
+"""Seconds by which a lease may lie ahead without that somebody else has used the sandbox."""
 _WHY = "a local sandbox is a plain child process of this one"
 _CONTROLS = (
     "memory",
@@ -62,6 +66,9 @@ class _Local:
     """Sockets, home and log: private, and removed at the end."""
     made: Path | None
     """The workspace's directory, where kinfold made it."""
+    terms: Terms
+    lease: float | None = None
+    """Seconds since the epoch; moved on by whoever uses it."""
 
 
 class LocalProvider:
@@ -72,6 +79,8 @@ class LocalProvider:
     def __init__(self, state_dir: Path | None = None) -> None:
         self._state_dir = state_dir
         self._locals: dict[str, _Local] = {}
+        self._ended: dict[str, str] = {}
+        """Why, of those whose time was over."""
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A supervisor of its own for `spec.workspace`. Raises `ConfigError`, `StartFailed`, `Unenforceable`."""
@@ -91,7 +100,7 @@ class LocalProvider:
         local = await anyio.to_thread.run_sync(self._start, spec, spec_hash)
         self._locals[local.ref.id] = local
         _LOG.warning("sandbox %s is no sandbox: %s", local.ref.id, _WHY)
-        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced())
+        sandbox = self._sandbox(local, spec, ends=True)
         try:
             await sandbox.open()
         except BaseException as error:
@@ -132,7 +141,33 @@ class LocalProvider:
             created_at=datetime.now(UTC).isoformat(),
             labels=dict(spec.labels),
         )
-        return _Local(ref=ref, spec=spec, spec_hash=spec_hash, process=process, folder=folder, made=made)
+        terms = Terms(created_at=time.time(), ttl=spec.ttl, idle_ttl=spec.idle_ttl)
+        return _Local(ref=ref, spec=spec, spec_hash=spec_hash, process=process, folder=folder, made=made, terms=terms)
+
+    def _sandbox(self, local: _Local, spec: SandboxSpec, *, ends: bool, carries: bool = True) -> Sandbox:
+        """One more door to it. Who does not end it when its time is over still tells of its use."""
+        local.lease = local.terms.lease(time.time())
+
+        async def renew(lease: float) -> None:
+            local.lease = max(lease, local.lease or 0.0)
+
+        async def expire(reason: str, by_idle: bool) -> bool:
+            used = by_idle and local.lease is not None and local.lease > time.time() + _SLACK
+            if used or not ends:
+                return False
+            self._ended[local.ref.id] = reason
+            await self.destroy(local.ref)
+            return True
+
+        lifetime = Lifetime(local.terms, expire=expire, renew=renew)
+        return Sandbox(
+            provider=self,
+            ref=local.ref,
+            spec=spec,
+            not_enforced=_not_enforced(),
+            lifetime=lifetime,
+            carries=carries,
+        )
 
     def _workspace(self, spec: SandboxSpec, sandbox_id: str) -> tuple[Path, Path | None]:
         if spec.workspace is not None:
@@ -160,7 +195,7 @@ class LocalProvider:
         """Another `Sandbox` on a running one; closing it leaves the supervisor alone. Raises `SandboxLost`."""
         local = self._running(ref)
         spec = local.spec.model_copy(update={"detached": True})
-        sandbox = Sandbox(provider=self, ref=local.ref, spec=spec, not_enforced=_not_enforced(), carries=False)
+        sandbox = self._sandbox(local, spec, ends=local.spec.detached, carries=False)
         try:
             await sandbox.open()
         except StartFailed as error:
@@ -203,6 +238,8 @@ class LocalProvider:
 
     def _running(self, ref: SandboxRef) -> _Local:
         local = self._locals.get(ref.id)
+        if local is None and ref.id in self._ended:
+            raise SandboxLost(f"sandbox {ref.id} has ended: {self._ended[ref.id]}")
         if local is None:
             raise SandboxLost(f"there is no local sandbox {ref.id} in this process")
         code = local.process.poll()

@@ -141,7 +141,7 @@ _ITEM_FAILURE = Struct("<BBi")
 _OUTPUT = Struct("<BQ")
 _END = Struct("<BBiiQQQQII")
 _END_TAIL = Struct("<QQi5Q")
-_USAGE = Struct("<14Q")
+_USAGE = Struct("<16Q")
 _OWNER_END = Struct("<QII")
 _KEPT = Struct("<BQ")
 _LEAST_ITEM = 4 + 1 + _FAILURE.size
@@ -387,7 +387,7 @@ def owner_ends(payload: bytes | memoryview) -> list[tuple[int, int, int]]:
 
 
 def usage(payload: bytes | memoryview) -> list[int | None]:
-    """OK of USAGE: its fourteen numbers, None where one is not readable."""
+    """OK of USAGE: its sixteen numbers, None where one is not readable."""
     reader = PayloadReader(payload)
     numbers = reader.take(_USAGE)
     reader.done()

@@ -208,7 +208,7 @@ class Sandbox:
         return await self._link.ask(Request.PROCESSES, b"", lambda: Plain(process_table))
 
     async def pause(self) -> None:
-        """Stop all execs; their clocks stand still. Files can still be read and written."""
+        """Stop all execs, whoever started them; their clocks stand still. Files can still be read and written."""
         channel = await self._link.ready()
         await self._tell(Request.PAUSE)
         channel.execs_paused = self._link.execs_paused = True
@@ -227,7 +227,8 @@ class Sandbox:
     async def usage(self) -> SandboxUsage:
         """What it uses now."""
         numbers = await self._link.ask(Request.USAGE, b"", lambda: Plain(replies.usage))
-        cpu, memory, memory_peak, memory_limit, pids, pids_peak, pids_limit, oom_kills, running, *disk = numbers
+        cpu, memory, memory_peak, memory_limit, pids, pids_peak, pids_limit, oom_kills, running, *disk = numbers[:-2]
+        paused, paused_us = numbers[-2:]
         return SandboxUsage(
             cpu_seconds=None if cpu is None else cpu / 1_000_000,
             memory_bytes=memory,
@@ -239,6 +240,8 @@ class Sandbox:
             oom_kills=oom_kills,
             execs_running=running or 0,
             disk=DiskUse.of(disk),
+            paused=bool(paused),
+            paused_seconds=(paused_us or 0) / 1_000_000,
         )
 
     # --- files ------------------------------------------------------------------------------------------------------

@@ -391,6 +391,8 @@ FRAMES_OF_REPLIES = [
         ("u64", "oom_kills", 0),
         ("u64", "execs_running", 1),
         *DISK,
+        ("u64", "paused", 1),
+        ("u64", "paused_us", 2_500_000),
     ),
     (
         "ok-execs",

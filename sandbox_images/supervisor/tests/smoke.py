@@ -444,8 +444,8 @@ def a_programs_connection_is_carried_to_a_host_that_claims_it_and_cut_where_none
 
 @check
 def usage_is_answered_and_descriptors_do_not_leak(box: Local) -> None:
-    """Fourteen figures; the same number of descriptors after 200 execs, a third of them with terminals."""
-    assert len(box.client.call("USAGE")) == 112
+    """Sixteen figures; the same number of descriptors after 200 execs, a third of them with terminals."""
+    assert len(box.client.call("USAGE")) == 128
     before = None
     for count in range(300):
         terminal = count % 3 == 0

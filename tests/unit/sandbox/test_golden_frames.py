@@ -178,10 +178,15 @@ def _processes(f: Fields) -> ProcessTable:
     return ProcessTable(processes=tuple(rows), complete=f["complete"])
 
 
+def _egress_bytes(stream: int, data: memoryview) -> tuple[int, bytes]:
+    return stream, bytes(data)
+
+
 USAGE = [
     *("cpu_us", "memory", "memory_peak", "memory_limit"),
     *("pids", "pids_peak", "pids_limit", "oom_kills", "execs_running"),
     *DISK,
+    *("paused", "paused_us"),
 ]
 DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     "OK HELLO": (replies.hello, _hello),
@@ -227,7 +232,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], Callable[[Fields], Any]]] = {
     "EGRESS_READY": (replies.egress_ready, lambda f: f["port"]),
     "EGRESS_OPENED": (replies.egress_stream, lambda f: f["stream"]),
     "EGRESS_BYTES": (
-        lambda payload: (lambda number, data: (number, bytes(data)))(*replies.egress_bytes(payload)),
+        lambda payload: _egress_bytes(*replies.egress_bytes(payload)),
         lambda f: (f["stream"], f["data"]),
     ),
     "EGRESS_ENDED": (replies.egress_stream, lambda f: f["stream"]),

@@ -28,6 +28,7 @@ __all__ = [
     "test_reading_survives_cuts",
     "test_two_channels_do_not_disturb_each_other",
     "test_what_cannot_be_reached_again_is_lost_in_bounded_time",
+    "test_who_only_looked_on_takes_no_record_away",
 ]
 
 
@@ -181,6 +182,18 @@ async def test_two_channels_do_not_disturb_each_other(cuttable: Cuttable, sandbo
     stalled = await cuttable.sandbox.start(ExecRequest(command=["yes"], stream=True))
     assert (await sandbox.exec(["echo", "quick"], timeout=30)).stdout == b"quick\n"
     await stalled.kill(grace=0)
+
+
+async def test_who_only_looked_on_takes_no_record_away(cuttable: Cuttable, sandbox: Sandbox, folder: str) -> None:
+    script = f"while [ ! -e {folder}/go ]; do sleep 0.02; done; echo over; exit 4"
+    started = await cuttable.sandbox.start(ExecRequest(command=script, timeout=60))
+    watching = await sandbox.attach(started.id)
+    await cuttable.sandbox.aclose()
+    await sandbox.write(f"{folder}/go", b"")
+    assert (await watching.wait()).exit_code == 4
+    assert started.id in {info.id for info in await sandbox.execs()}  # a request, by which what is forgotten is told
+    assert (await sandbox.kept(started.id)).data == b"over\n"
+    assert (await (await sandbox.attach(started.id)).wait()).exit_code == 4
 
 
 async def test_what_cannot_be_reached_again_is_lost_in_bounded_time(cuttable: Cuttable) -> None:

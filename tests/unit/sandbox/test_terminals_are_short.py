@@ -34,7 +34,5 @@ async def test_an_exec_without_a_descriptor_left_for_its_terminal_is_refused_as_
 def _free_descriptor(pid: int, number: int) -> int:
     """The limit under which `number` descriptors can still be opened there."""
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    free = (descriptor for descriptor in range(10_000) if descriptor not in used)
-    for _ in range(number):
-        descriptor = next(free)
-    return descriptor + 1
+    free = [descriptor for descriptor in range(10_000) if descriptor not in used]
+    return free[number - 1] + 1

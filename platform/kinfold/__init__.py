@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kinfold.tasks.run import run, run_sync
     from kinfold.tasks.task import ParentTask
     from kinfold.tools.base import Tool, ToolContext, ToolOutcome
+    from kinfold.tools.people import Answer, Asked, People
 
 __version__ = "0.1.0"
 
@@ -49,11 +50,14 @@ _HOME = {
     "kinfold.tasks.run": ("run", "run_sync"),
     "kinfold.tasks.task": ("ParentTask",),
     "kinfold.tools.base": ("Tool", "ToolContext", "ToolOutcome"),
+    "kinfold.tools.people": ("Answer", "Asked", "People"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Answer",
     "Artifact",
+    "Asked",
     "ConfigError",
     "EngineUnavailable",
     "ImageMissing",
@@ -64,6 +68,7 @@ __all__ = [
     "NotFound",
     "ParentTask",
     "PathError",
+    "People",
     "RunLimits",
     "SandboxError",
     "SandboxLost",

@@ -133,9 +133,25 @@ class Warned(EventBase):
 
 
 class Question(EventBase):
+    """The main agent asks a person. Exactly one `answered` follows, unless the run is ended meanwhile."""
+
     type: Literal["question"] = "question"
     question: str
     choices: tuple[str, ...] = ()
+    call_id: str = ""
+    kind: Literal["question", "confirm"] = "question"
+    assumption: str = ""
+    """What holds when nobody answers."""
+    timeout: float | None = None
+    """Seconds that it waits."""
+
+
+class Answered(EventBase):
+    type: Literal["answered"] = "answered"
+    call_id: str
+    answer: str
+    """By `nobody`: the assumption."""
+    by: Literal["person", "policy", "nobody"]
 
 
 class Heartbeat(EventBase):
@@ -193,7 +209,8 @@ class TaskEnded(EventBase):
 
 Event = Annotated[
     TaskStarted | RunStarted | StepStarted | TextDelta | ThinkingDelta | ToolStarted | ToolOutput | ToolEnded
-    | Waiting | Retrying | Compacted | Warned | Question | Heartbeat | SandboxChanged | Egress | RunEnded | TaskEnded,
+    | Waiting | Retrying | Compacted | Warned | Question | Answered | Heartbeat | SandboxChanged | Egress
+    | RunEnded | TaskEnded,
     Field(discriminator="type"),
 ]  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from types import TracebackType
@@ -24,6 +26,8 @@ class Lifeline:
         self._wall = inf
         self._patience = inf
         self._stopped: EndedBy | None = None
+        self._persons = 0
+        self._person_since = 0.0
         self.started = 0.0
         self.last_progress = 0.0
         """When a block was last completed or a tool last answered."""
@@ -71,12 +75,28 @@ class Lifeline:
     def rearm(self) -> None:
         """A sign of life: a chunk of the model, a heartbeat of a running subagent."""
         if self._scope is not None:
-            self._scope.deadline = min(self._wall, anyio.current_time() + self._patience)
+            now = anyio.current_time()
+            self._scope.deadline = inf if self._persons else min(self._wall, now + self._patience)
 
     def progress(self) -> None:
         """A block was completed, or a tool answered."""
         self.last_progress = anyio.current_time()
         self.rearm()
+
+    @contextmanager
+    def waiting_for_person(self) -> Iterator[None]:
+        """A `with` block in which no clock runs: somebody is waited for. `stop` still ends the work."""
+        if not self._persons:
+            self._person_since = anyio.current_time()
+        self._persons += 1
+        self.rearm()
+        try:
+            yield
+        finally:
+            self._persons -= 1
+            if not self._persons:
+                self._wall += anyio.current_time() - self._person_since
+            self.rearm()
 
     def enter(self, scope: anyio.CancelScope, at_most: float | None) -> None:
         """From now on this scope is what ends."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.history import History
 from kinfold.agent.limits import Purse
-from kinfold.definitions.definition import StopCondition, SubagentDefinition
+from kinfold.definitions.definition import FORBIDDEN_IN_SUBAGENTS, StopCondition, SubagentDefinition
 from kinfold.events import EventBase, Warned
 from kinfold.messages import (
     Artifact,
@@ -25,6 +25,7 @@ from kinfold.messages import (
 from kinfold.models.base import Effort, Model
 from kinfold.tools import registry
 from kinfold.tools.base import Completion, RunState, Spawn, Tool, ToolContext
+from kinfold.tools.people import People
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,8 @@ class LoopInput:
     """Of a subagent: the parent's call that started it."""
     spawn: Spawn | None = None
     """How a tool of this run starts a subagent. Never given to a subagent: the depth is 1."""
+    people: People | None = None
+    """Who answers this run's questions. Never given to a subagent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +139,11 @@ class Run:
 
     @classmethod
     def begin(cls, context: RuntimeContext, config: LoopConfig, input: LoopInput) -> Run:
-        """Everything that a run needs before its first request. Raises `ValueError` for a subagent with `spawn`."""
+        """Everything that a run needs before its first request. Raises `ValueError` for a subagent that may ask."""
         if input.kind == "subagent" and (input.spawn is not None or config.definitions):
             raise ValueError("a subagent cannot start subagents: the depth is 1")
+        if input.kind == "subagent" and (input.people is not None or FORBIDDEN_IN_SUBAGENTS & {*config.tool_keys}):
+            raise ValueError(f"a subagent never has {', '.join(sorted(FORBIDDEN_IN_SUBAGENTS))}, nor people to ask")
         tools = registry.select(config.tool_keys, definitions=config.definitions, extra=config.extra_tools)
         return cls(
             context=context,
@@ -187,8 +192,15 @@ class Run:
             timezone=self.context.timezone,
             env=self.env,
             spawn=self.input.spawn,
+            people=self._people,
             failed_siblings=failed_siblings,
         )
+
+    @property
+    def _people(self) -> People | None:
+        """Those who answer, wired to this run's clocks: waiting for a person is nobody's time."""
+        people = self.input.people
+        return people and replace(people, waiting=self.context.lifeline.waiting_for_person)
 
     def final_tool(self) -> Tool:
         """The tool that ends the run."""

@@ -51,6 +51,9 @@ def run(
     max_steps: Annotated[int | None, typer.Option(help="Steps of the main agent.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for the whole task.")] = None,
     user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
+    answers: Annotated[
+        str | None, typer.Option(help="Who answers questions: deny, default, or a FILE of answers; else you do.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Stream the events as JSON lines on standard output.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what each agent says and runs.")] = False,
 ) -> None:
@@ -62,7 +65,9 @@ def run(
         "max_steps": max_steps, "timeout": timeout, "user": user,
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
-    options = RunOptions(prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, flags=flags)
+    options = RunOptions(
+        prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, answers=answers, flags=flags
+    )
     raise typer.Exit(run_command(options))
 
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from kinfold.cli.ending import one_line
 from kinfold.cli.tree import RunLine, TreeState
-from kinfold.events import EventBase, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, Warned
+from kinfold.events import (
+    Answered,
+    EventBase,
+    Question,
+    RunEnded,
+    RunStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    Warned,
+)
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -29,6 +41,10 @@ class View(Protocol):
     ) -> None: ...
     def show(self, event: EventBase) -> None:
         """Show one event."""
+        ...
+
+    def calm(self) -> AbstractContextManager[object]:
+        """A `with` block in which nothing is drawn over what stands on the terminal."""
         ...
 
 
@@ -51,6 +67,10 @@ class JsonView:
         self.state.apply(event)
         print(json.dumps(event.dump()), flush=True)  # escapes what is no UTF-8, where pydantic's own writer fails
 
+    def calm(self) -> AbstractContextManager[object]:
+        """It draws nothing on the terminal."""
+        return nullcontext()
+
 
 class LineView:
     """Plain lines on standard error: what begins, what ends and, when verbose, each tool call."""
@@ -72,6 +92,10 @@ class LineView:
         self.state.apply(event)
         for line in self._words.lines(event):
             print(one_line(line), file=sys.stderr, flush=True)
+
+    def calm(self) -> AbstractContextManager[object]:
+        """Its lines only ever follow."""
+        return nullcontext()
 
 
 class TreeView:
@@ -101,6 +125,15 @@ class TreeView:
         self.state.apply(event)
         for line in self._words.lines(event) if self._verbose else ():
             self._console.print(one_line(line), markup=False)
+
+    @contextmanager
+    def calm(self) -> Iterator[None]:
+        """The tree is taken away, and drawn again afterwards."""
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     def _draw(self) -> Tree:
         from rich.text import Text
@@ -160,6 +193,10 @@ def describe(event: EventBase, *, verbose: bool) -> str:
             return f"{_MARKS[status]} {who}: {status} ({ended_by}), {steps} steps, {len(artifacts)} artifacts"
         case Warned(message=message):
             return f"! {who}: {message}"
+        case Question(question=question):
+            return f"? {who}: {question}"
+        case Answered(answer=answer, by=by):
+            return f"  answered by {by}: {_short(answer)}"
         case ToolStarted(tool=tool, input=arguments) if verbose:
             return f"  {who}: {tool} {_short(str(arguments))}"
         case ToolEnded(tool=tool, is_error=failed, preview=preview) if verbose:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from kinfold import definitions
+from kinfold.cli.asking import people_for
 from kinfold.cli.closing import show_result
 from kinfold.cli.ending import EXIT_OTHER, exit_code_of_ending
 from kinfold.cli.foreground import watch_signals
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kinfold.sandbox.docker.provider import DockerProvider
     from kinfold.tasks.result import TaskResult
     from kinfold.tasks.task import ParentTask
+    from kinfold.tools.people import People
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class RunOptions:
     out: Path | None = None
     json: bool = False
     verbose: bool = False
+    answers: str | None = None
+    """`deny`, `default` or a file; None: the person at the terminal, if there is one."""
     flags: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -56,7 +60,7 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     view = choose_view(json=options.json, verbose=options.verbose)
     caught: list[signal.Signals] = []
     async with make_provider(settings) as provider:
-        task = make_task(options, settings, provider)
+        task = make_task(options, settings, provider, people=people_for(options.answers, view.calm))
         with view:
             result = await _show_task(task, view, caught)
     if result is not None and not options.json:
@@ -116,7 +120,9 @@ async def make_provider(settings: Settings) -> AsyncIterator[DockerProvider]:
             yield provider
 
 
-def make_task(options: RunOptions, settings: Settings, provider: DockerProvider) -> ParentTask:
+def make_task(
+    options: RunOptions, settings: Settings, provider: DockerProvider, *, people: People | None = None
+) -> ParentTask:
     """The parent task that the options describe. Raises `ConfigError` for what cannot be right."""
     from kinfold.tasks.result import RunLimits
     from kinfold.tasks.task import ParentTask
@@ -135,6 +141,7 @@ def make_task(options: RunOptions, settings: Settings, provider: DockerProvider)
         out=options.out,
         provider=provider,
         state_dir=settings.state_dir,
+        people=people,
     )
 
 

@@ -53,6 +53,7 @@ class MainRun:
             kind="main",
             messages=(kickoff(plan.prompt, plan.timezone),),
             spawn=self._delegation.spawn if plan.definitions else None,
+            people=plan.people,
         )
         return await run_agent_loop(self._context, config, asked)
 

@@ -17,6 +17,7 @@ from kinfold.sandbox.base import SandboxSpec
 from kinfold.tools import registry
 from kinfold.tools import task as task_tool
 from kinfold.tools.base import Tool
+from kinfold.tools.people import People
 
 StrPath = str | os.PathLike[str]
 
@@ -36,6 +37,7 @@ class Plan:
     spec: SandboxSpec
     user_id: str
     timezone: str
+    people: People | None
 
     def model_named(self, name: str) -> Model:
         """A definition's model."""
@@ -52,6 +54,7 @@ def make_plan(
     workspace: StrPath | None,
     user_id: str,
     timezone: str,
+    people: People | None = None,
 ) -> Plan:
     """Check and resolve everything that can be known now. Raises `ConfigError`."""
     if not prompt.strip():
@@ -59,7 +62,10 @@ def make_plan(
     if not user_id.strip():
         raise ConfigError("the user id is empty", hint="leave it out, or name whose task this is")
     main = models.resolve(model) if isinstance(model, str) else model
-    keys = (*registry.SHIPPED, task_tool.KEY, *(tool.key for tool in tools))
+    if people is not None and not people.deadline > 0:
+        raise ConfigError(f"people.deadline is {people.deadline:g} s", hint="give more than 0 seconds to answer")
+    shipped = [key for key in registry.SHIPPED if people is not None or key not in registry.ASKING]
+    keys = (*shipped, task_tool.KEY, *(tool.key for tool in tools))
     registry.select(keys, definitions=definitions, extra=tools)
     for definition in definitions:
         with _in(definition):
@@ -74,6 +80,7 @@ def make_plan(
         spec=_spec(spec, workspace),
         user_id=user_id,
         timezone=_known_timezone(timezone),
+        people=people,
     )
 
 

@@ -14,6 +14,7 @@ from kinfold.tasks.plan import StrPath
 from kinfold.tasks.result import RunLimits, TaskResult
 from kinfold.tasks.task import ParentTask
 from kinfold.tools.base import Tool
+from kinfold.tools.people import People
 
 
 async def run(
@@ -29,6 +30,7 @@ async def run(
     limits: RunLimits | None = None,
     out: StrPath | None = None,
     provider: Provider | None = None,
+    people: People | None = None,
 ) -> TaskResult:
     """Run a prompt in a sandbox of its own, wait for the end, close the sandbox; the arguments are `ParentTask`'s.
 
@@ -47,6 +49,7 @@ async def run(
         limits=limits,
         out=out,
         provider=provider,
+        people=people,
     )
     async with task:
         await task.start()
@@ -67,6 +70,7 @@ def run_sync(
     limits: RunLimits | None = None,
     out: StrPath | None = None,
     provider: Provider | None = None,
+    people: People | None = None,
 ) -> TaskResult:
     """`run` for a program without an event loop. Ctrl-C closes the task and raises `KeyboardInterrupt`."""
     call = functools.partial(
@@ -82,5 +86,6 @@ def run_sync(
         limits=limits,
         out=out,
         provider=provider,
+        people=people,
     )
     return anyio.run(call)

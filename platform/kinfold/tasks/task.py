@@ -38,6 +38,7 @@ from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.sandboxes import all_records
 from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tools.base import Tool
+from kinfold.tools.people import People
 
 log = logging.getLogger(__name__)
 
@@ -76,18 +77,20 @@ class ParentTask:
         out: StrPath | None = None,
         provider: Provider | None = None,
         state_dir: StrPath | None = None,
+        people: People | None = None,
     ) -> None:
         """Nothing happens before `start`.
 
         `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
         `provider`: None means a `DockerProvider` that lives as long as this task.
+        `people`: who answers the main agent's questions; None: nobody, and it has no tool to ask.
         `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
         self.id = f"task_{secrets.token_hex(8)}"
         self._plan = functools.partial(
             make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
-            workspace=workspace, user_id=user_id, timezone=timezone,
+            workspace=workspace, user_id=user_id, timezone=timezone, people=people,
         )  # fmt: skip
         self._limits = limits or RunLimits()
         self._out_path = out

@@ -14,6 +14,7 @@ from kinfold.sandbox.base import Snapshot
 
 if TYPE_CHECKING:
     from kinfold.sandbox.sandbox import Sandbox
+    from kinfold.tools.people import People
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,8 @@ class ToolContext:
     """Per-run environment for execs (its own TMPDIR)."""
     spawn: Spawn | None = None
     """None in a subagent: depth is 1."""
+    people: People | None = None
+    """Who answers questions; None in a subagent, and where nobody does."""
     failed_siblings: int = 0
     """How many other calls of this step failed; `complete` runs last and looks."""
 

@@ -18,8 +18,10 @@ from kinfold.errors import ConfigError, PathError, ToolError
 from kinfold.events import ToolEnded, ToolStarted
 from kinfold.messages import TextBlock, ToolCall, ToolSpec
 from kinfold.tools import (
+    ask_user_question,
     bash,
     complete,
+    confirm,
     edit_file,
     explain,
     glob,
@@ -47,13 +49,15 @@ SHIPPED: Mapping[str, Tool] = MappingProxyType(
             grep.TOOL,
             todo_write.TOOL,
             complete.TOOL,
+            ask_user_question.TOOL,
+            confirm.TOOL,
         )
     }
 )
 """Every tool that needs nothing to be built; `task` is built from a task's definitions."""
-ANNOUNCED = frozenset({"ask_user_question", "confirm"})
-"""Known names of tools that do not exist yet."""
-KEYS = frozenset(SHIPPED) | {task.KEY} | ANNOUNCED
+ASKING = frozenset({ask_user_question.TOOL.key, confirm.TOOL.key})
+"""For a main agent that has somebody to ask."""
+KEYS = frozenset(SHIPPED) | {task.KEY}
 """Every key that a definition may name and a user's own tool may not take."""
 
 PREVIEW = 500
@@ -66,8 +70,8 @@ def select(
 ) -> dict[str, Tool]:
     """The tools of one agent, by key. `complete` is always among them; `task` when it is listed and has definitions.
 
-    `extra` are the user's own tools; a listed key selects one. Raises `ConfigError` for an unknown key, one that is
-    not available yet, and an own tool whose key is taken or not usable.
+    `extra` are the user's own tools; a listed key selects one. Raises `ConfigError` for an unknown key and an own
+    tool whose key is taken or not usable.
     """
     own = _own(extra)
     chosen: dict[str, Tool] = {}
@@ -76,13 +80,11 @@ def select(
             built = task.build(tuple(definitions))
             if built is not None:
                 chosen[key] = built
-        elif key in ANNOUNCED:
-            raise ConfigError(f"the tool {key!r} is not available yet", hint=f"take {key!r} out of the tool keys")
         elif key in own or key in SHIPPED:
             chosen[key] = own.get(key) or SHIPPED[key]
         else:
             near = did_you_mean(key, [*KEYS, *own])
-            known = ", ".join(sorted({*KEYS, *own} - ANNOUNCED))
+            known = ", ".join(sorted({*KEYS, *own}))
             raise ConfigError(f"there is no tool {key!r}{near}", hint=f"tool keys are: {known}")
     chosen[complete.TOOL.key] = complete.TOOL
     return chosen

@@ -13,6 +13,7 @@ from kinfold.messages import TextBlock, ToolCall
 from kinfold.sandbox.base import FileStat
 from kinfold.sandbox.workspace import normalize
 from kinfold.tools.base import Completion, RunState, Spawn, Tool, ToolContext, ToolOutcome
+from kinfold.tools.people import People
 from kinfold.tools.registry import SHIPPED, dispatch
 
 
@@ -60,7 +61,9 @@ class Bench:
     async def _emit(self, event: EventBase) -> None:
         self.on_event(event)
 
-    def make(self, *, spawn: Spawn | None = None, failed_siblings: int = 0, **fields: Any) -> ToolContext:
+    def make(
+        self, *, spawn: Spawn | None = None, people: People | None = None, failed_siblings: int = 0, **fields: Any
+    ) -> ToolContext:
         """The context of one call of the run."""
         return ToolContext(
             task_id="task_1",
@@ -71,6 +74,7 @@ class Bench:
             emit=self._emit,
             event_fields={"task_id": "task_1", "run_id": self.run_id, **fields},
             spawn=spawn,
+            people=people,
             failed_siblings=failed_siblings,
         )
 

@@ -64,8 +64,6 @@ def test_the_task_tool_is_there_only_when_it_is_listed_and_has_definitions() -> 
     ("keys", "words"),
     [
         (["bush"], "there is no tool 'bush'; did you mean 'bash'?"),
-        (["confirm"], "'confirm' is not available yet"),
-        (["ask_user_question"], "'ask_user_question' is not available yet"),
     ],
 )
 def test_selecting_what_is_no_tool_is_the_operators_error(keys: list[str], words: str) -> None:

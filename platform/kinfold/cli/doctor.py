@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 import sys
+from typing import TYPE_CHECKING
 
 import kinfold
 from kinfold.cli.ending import one_line
 from kinfold.cli.foreground import run_async
 from kinfold.errors import KinfoldError
 from kinfold.sandbox.base import ProbeReport
+
+if TYPE_CHECKING:
+    from kinfold.sandbox.docker.client import EngineFacts
 
 
 def doctor_command() -> int:
@@ -59,12 +63,18 @@ def _images() -> None:
 
 def _engine() -> None:
     from kinfold.cli.run import load_settings, make_provider
+    from kinfold.sandbox.docker.floors import outdated
 
-    async def probe() -> ProbeReport:
+    async def probe() -> tuple[ProbeReport, EngineFacts]:
         async with make_provider(load_settings({})) as provider:
-            return await provider.probe()
+            return await provider.probe(), await provider.engine.facts()
 
-    report = run_async(probe)
+    report, facts = run_async(probe)
     print(one_line(f"engine: {report.engine}"))
     for control in report.controls:
         print(one_line(f"  {'enforced    ' if control.enforced else 'NOT enforced'} {control.name}  {control.reason}"))
+    old = outdated(facts)
+    for part in old:
+        print(one_line(f"warning: {part.describe()}"))
+    if old:
+        print("  hint: update it; a distribution's package may have the fix under an older number: its changelog says")

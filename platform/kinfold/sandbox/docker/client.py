@@ -63,6 +63,8 @@ class EngineFacts:
     storage_driver: str
     security_options: tuple[str, ...]
     root_dir: str
+    components: tuple[tuple[str, str], ...] = ()
+    """Its parts by name (`containerd`, `runc` …) and their versions, as they say themselves."""
 
     @property
     def rootless(self) -> bool:
@@ -241,4 +243,9 @@ def read_facts(info: dict[str, Any], version: dict[str, Any]) -> EngineFacts:
         storage_driver=str(info.get("Driver") or ""),
         security_options=tuple(str(option) for option in info.get("SecurityOptions") or ()),
         root_dir=str(info.get("DockerRootDir") or ""),
+        components=tuple(
+            (str(part.get("Name", "")).lower(), str(part.get("Version") or "unknown"))
+            for part in version.get("Components") or ()
+            if str(part.get("Name", "")).lower() != "engine"
+        ),
     )

@@ -59,7 +59,7 @@ class Settings(BaseModel):
     user_id: str = Field(default="local", min_length=1, max_length=200)
     """Whose task it is, for records and bills."""
     agents: str | None = None
-    """A file or directory of definitions, or `none`; None: the shipped ones."""
+    """A file or directory of definitions, `store`, or `none`; None: the shipped ones."""
     engine_host: str | None = None
     """The container engine's address (`unix://…`, `tcp://…`); None: as the engine's own client finds it."""
     timezone: str = "UTC"

@@ -56,6 +56,7 @@ class RunStarted(EventBase):
     type: Literal["run_started"] = "run_started"
     kind: RunKind
     definition: str | None = None
+    definition_version: int | None = None
     model: str
     max_steps: int
 

@@ -186,6 +186,7 @@ class Delegation:
             extra_instructions=definition.instructions,
             label=request.description,
             subagent_type=definition.type,
+            definition_version=definition.version,
             parent_run_id=self._parent.run_id,
             tool_call_id=request.tool_call_id,
         )

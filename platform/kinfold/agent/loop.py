@@ -37,7 +37,12 @@ async def run_agent_loop(context: RuntimeContext, config: LoopConfig, input: Loo
     run = Run.begin(context, config, input)
     context.lifeline.start(timeout=config.timeout)
     await run.emit(
-        RunStarted, kind=input.kind, definition=input.subagent_type, model=config.model.name, max_steps=config.max_steps
+        RunStarted,
+        kind=input.kind,
+        definition=input.subagent_type,
+        definition_version=input.definition_version,
+        model=config.model.name,
+        max_steps=config.max_steps,
     )
     try:
         ending = await _work(run)

@@ -71,6 +71,8 @@ class LoopInput:
     """Appended to the system prompt as a block of its own."""
     label: str | None = None
     subagent_type: str | None = None
+    definition_version: int | None = None
+    """Of a subagent: the version of its definition that it runs by."""
     parent_run_id: str | None = None
     tool_call_id: str | None = None
     """Of a subagent: the parent's call that started it."""

@@ -43,7 +43,8 @@ def run(
     copy: Annotated[bool, typer.Option("--copy", help="Work in a copy of --workspace; the original stays.")] = False,
     out: Annotated[Path | None, typer.Option(help="Copy the artifacts here, digests checked.")] = None,
     agents: Annotated[
-        str | None, typer.Option(help="Agent definitions: a .toml or .md file, or a directory; 'none': no subagents.")
+        str | None,
+        typer.Option(help="Definitions: a .toml or .md file, a directory, 'store' (see `agents add`), 'none'."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model's name, or scripted:FILE.")] = None,
     image: Annotated[str | None, typer.Option(help="The container's image.")] = None,

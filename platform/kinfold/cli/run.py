@@ -60,7 +60,8 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     view = choose_view(json=options.json, verbose=options.verbose)
     caught: list[signal.Signals] = []
     async with make_provider(settings) as provider:
-        task = make_task(options, settings, provider, people=people_for(options.answers, view.calm))
+        found = await load_definitions(settings)
+        task = make_task(options, settings, provider, found, people=people_for(options.answers, view.calm))
         with view:
             result = await _show_task(task, view, caught)
     if result is not None and not options.json:
@@ -121,7 +122,12 @@ async def make_provider(settings: Settings) -> AsyncIterator[DockerProvider]:
 
 
 def make_task(
-    options: RunOptions, settings: Settings, provider: DockerProvider, *, people: People | None = None
+    options: RunOptions,
+    settings: Settings,
+    provider: DockerProvider,
+    found: tuple[SubagentDefinition, ...],
+    *,
+    people: People | None = None,
 ) -> ParentTask:
     """The parent task that the options describe. Raises `ConfigError` for what cannot be right."""
     from kinfold.tasks.result import RunLimits
@@ -133,7 +139,7 @@ def make_task(
     return ParentTask(
         options.prompt,
         model=settings.model,
-        definitions=_definitions(settings.agents),
+        definitions=found,
         spec=make_spec(settings, workspace=options.workspace, copy=options.copy),
         user_id=settings.user_id,
         timezone=settings.timezone,
@@ -159,7 +165,19 @@ def make_spec(settings: Settings, *, workspace: str | None, copy: bool, **fields
     )
 
 
-def _definitions(agents: str | None) -> tuple[SubagentDefinition, ...]:
-    if agents is None:
+async def load_definitions(settings: Settings) -> tuple[SubagentDefinition, ...]:
+    """What `agents` means now; the task that starts with it keeps it. Raises `ConfigError` and `StoreError`."""
+    if settings.agents is None:
         return definitions.DEFAULT
-    return () if agents == "none" else definitions.load(Path(agents))
+    if settings.agents == "none":
+        return ()
+    if settings.agents != "store":
+        return definitions.load(Path(settings.agents))
+    from kinfold.tasks.store.definitions import StoredDefinitions
+    from kinfold.tasks.store.door import Store
+
+    async with Store(settings.state_dir) as store:
+        kept = await StoredDefinitions(store).current()
+    if not kept:
+        raise ConfigError("no definition is kept", hint="`kinfold agents add PATH`, or --agents none for no subagents")
+    return kept

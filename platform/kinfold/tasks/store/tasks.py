@@ -168,6 +168,7 @@ async def _note_run(connection: AsyncConnection, event: RunStarted | RunEnded) -
             "kind": event.kind,
             "label": event.label,
             "definition": event.definition,
+            "definition_version": event.definition_version,
             "model": event.model,
             "started_at": _moment(event),
         }

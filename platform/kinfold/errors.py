@@ -19,7 +19,7 @@ KinfoldError              .code (stable)  .hint (one actionable line)
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 PathReason = Literal[
     "path_escape",
@@ -176,12 +176,18 @@ class ModelError(KinfoldError):
         attempts: int = 1,
         request_id: str | None = None,
         hint: str = "",
+        usage: Any = None,
+        message_id: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.kind: ModelErrorKind = kind
         self.retryable = retryable
         self.attempts = attempts
         self.request_id = request_id
+        self.usage = usage
+        """A `messages.Usage` (which this lowest room cannot name): what the last attempt is billed for; None: not told."""
+        self.message_id = message_id
+        """Of the last attempt's message, where one had begun."""
 
 
 class ToolError(KinfoldError):

@@ -43,7 +43,7 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
     run.context.reminders.append(words("finalise").format(reason=_REASONS[ended_by]))
     run.state.complete_refused = True  # there is no second try: what is claimed is accepted, with a warning
     with run.context.lifeline.alive(at_most=FINALISATION):
-        reply = await ask(run, tool_choice=run.final_tool().key)
+        reply = await ask(run, tool_choice=run.final_tool().key, purpose="finalisation")
         return await _completed(run, ended_by, reply)
     why = f"within {FINALISATION:.0f} s" if run.context.lifeline.stopped is None else "before the run was stopped"
     await run.warn("finalisation_failed", f"the finalisation step did not end {why}")

@@ -16,7 +16,7 @@ from kinfold.agent.stop import first_met
 from kinfold.errors import ModelError
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
 from kinfold.messages import EndedBy, ErrorInfo, StopReason
-from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
+from kinfold.models.base import ModelEvent, ModelRequest, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.pricing import cost_usd
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ CLOSE_STREAM = 5.0
 """Seconds that a model's stream may take to close."""
 
 
-async def ask(run: Run, *, tool_choice: str | None = None) -> Reply:
+async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "step") -> Reply:
     """Make one request and relay its chunks. Counts a step, its tokens and its price. Raises `ModelError`."""
     run.steps += 1
     if run.context.reminders:
@@ -38,7 +38,7 @@ async def ask(run: Run, *, tool_choice: str | None = None) -> Reply:
     await run.emit(StepStarted, step=run.steps, usage=run.usage)
     lifeline = run.context.lifeline
     lifeline.patience(run.config.chunk_timeout)
-    reply = await _last_of(run, run.config.model.stream(_request(run, tool_choice)))
+    reply = await _last_of(run, run.config.model.stream(_request(run, tool_choice, purpose)))
     lifeline.progress()
     run.usage = run.usage + reply.usage
     await _pay(run, reply)
@@ -53,7 +53,7 @@ async def _pay(run: Run, reply: Reply) -> None:
     run.purse.charge(cost, reply.model)
 
 
-def _request(run: Run, tool_choice: str | None) -> ModelRequest:
+def _request(run: Run, tool_choice: str | None, purpose: Purpose) -> ModelRequest:
     system = (INSTRUCTIONS[run.input.kind], run.input.extra_instructions.strip())
     return ModelRequest(
         system=tuple(block for block in system if block),
@@ -61,6 +61,7 @@ def _request(run: Run, tool_choice: str | None) -> ModelRequest:
         tools=run.specs,
         tool_choice=tool_choice,
         effort=run.config.effort,
+        purpose=purpose,
         run_kind=run.input.kind,
         label=run.input.label,
         subagent_type=run.input.subagent_type,

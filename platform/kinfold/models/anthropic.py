@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from kinfold.errors import ConfigError
 from kinfold.models.base import ModelEvent, ModelRequest, RetryNotice, TextChunk, ThinkingChunk
-from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, classify, stream_failure
+from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, Failure, classify, stream_failure
 from kinfold.models.request_body import build_body
 from kinfold.models.retry import Attempts, RetryPolicy
 from kinfold.models.stream_decoder import MalformedStream, StreamDecoder
@@ -77,9 +77,15 @@ class AnthropicModel:
                 except AttemptFailed as error:
                     if self._was_refused_forcing(request, error):
                         continue
-                    failed, reason = attempts.number, error.failure.message
+                    failure, failed = error.failure, attempts.number
                     delay = attempts.delay_after(error)
-                yield RetryNotice(attempt=failed, delay=delay, reason=reason)
+                yield RetryNotice(
+                    attempt=failed,
+                    delay=delay,
+                    reason=failure.message,
+                    usage=failure.usage,
+                    message_id=failure.message_id,
+                )
                 await self._retry.sleep(delay)
 
     def _was_refused_forcing(self, request: ModelRequest, error: AttemptFailed) -> bool:
@@ -109,12 +115,13 @@ class AnthropicModel:
                     idle = 0.0 if progress else idle + anyio.current_time() - started
                     if shown is not None:
                         yield shown
-            except AttemptFailed:
+            except AttemptFailed as error:
                 # What is complete stands: to ask again would be to do it, and to pay for it, twice.
                 if not (decoder.finished or decoder.has_completed):
-                    raise
+                    raise AttemptFailed(_billed(error.failure, decoder, request_id)) from error
         if not (decoder.finished or decoder.has_completed):
-            raise AttemptFailed(stream_failure("the stream ended before the reply did", request_id=request_id))
+            failure = stream_failure("the stream ended before the reply did")
+            raise AttemptFailed(_billed(failure, decoder, request_id))
         yield decoder.reply()
 
     async def _next(self, events: AsyncIterator[object], patience: float) -> object:
@@ -181,6 +188,16 @@ def _feed(decoder: StreamDecoder, event: object) -> tuple[TextChunk | ThinkingCh
         return decoder.feed(event)
     except MalformedStream as error:
         raise AttemptFailed(stream_failure(f"the stream makes no sense: {error}")) from error
+
+
+def _billed(failure: Failure, decoder: StreamDecoder, request_id: str | None) -> Failure:
+    """The failure of a stream with what it had told of its message: a failed stream is billed for what it produced."""
+    return replace(
+        failure,
+        usage=decoder.usage,
+        message_id=decoder.message_id,
+        request_id=failure.request_id or request_id,
+    )
 
 
 def _expect_events(headers: Mapping[str, str]) -> None:

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 from kinfold.messages import Message, RunKind, StopReason, ToolSpec, Usage
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
+Purpose = Literal["step", "finalisation", "compaction"]
+"""What a request is for: a step of the run, its last one that may only complete, or a summary of what came before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class ModelRequest:
     """None: the model's choice; else the one tool that it must call."""
     effort: Effort | None = None
     # Who asks; never sent to a service. A scripted model chooses its reply by these.
+    purpose: Purpose = "step"
     run_kind: RunKind = "main"
     label: str | None = None
     subagent_type: str | None = None
@@ -54,6 +57,10 @@ class RetryNotice:
     """The one that failed, counted from 1."""
     delay: float
     reason: str
+    usage: Usage | None = None
+    """What the failed attempt is billed for, as far as it was heard; None: it reported nothing."""
+    message_id: str | None = None
+    """Of the failed attempt's message, where one had begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kinfold.errors import ModelError, ModelErrorKind
+from kinfold.messages import Usage
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
 KEY_HINT = f"set {KEY_VARIABLE} to a valid key, or try without a service: `--model scripted:FILE`"
@@ -30,6 +31,9 @@ class Failure:
     """Seconds that the service asks us to wait at least."""
     request_id: str | None = None
     hint: str = ""
+    usage: Usage | None = None
+    """What the attempt is billed for, as far as the stream told; None: it told nothing."""
+    message_id: str | None = None
 
     def as_error(self, attempts: int) -> ModelError:
         """The error that ends the request after so many attempts."""
@@ -41,6 +45,8 @@ class Failure:
             attempts=attempts,
             request_id=self.request_id,
             hint=self.hint,
+            usage=self.usage,
+            message_id=self.message_id,
         )
 
 

@@ -107,6 +107,16 @@ class StreamDecoder:
                 return None, False
         return None, True
 
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens reported so far; None: the stream has reported none."""
+        return Usage(**{_USAGE[name]: count for name, count in self._usage.items()}) if self._usage else None
+
+    @property
+    def message_id(self) -> str | None:
+        """The message's id, as soon as the service named one."""
+        return self._message_id or None
+
     def reply(self) -> Reply:
         """The whole reply; what was completed of it, marked incomplete, where the stream was cut."""
         blocks = [self._done[index] for index in sorted(self._done)]
@@ -117,7 +127,7 @@ class StreamDecoder:
         return Reply(
             message=Message(role="assistant", content=tuple(blocks)),
             stop_reason=(self._stop_reason or INCOMPLETE) if self.finished else INCOMPLETE,
-            usage=Usage(**{_USAGE[name]: count for name, count in self._usage.items()}),
+            usage=self.usage or Usage(),
             # The ledger keys requests by this id, so a server that gives none must not make all of them one.
             message_id=self._message_id or f"msg_unnamed_{secrets.token_hex(8)}",
             model=self._model,

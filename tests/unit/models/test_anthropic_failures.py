@@ -9,7 +9,7 @@ import pytest
 from tests.unit.models.asking import Ask, Clock, MakeModel, question, reply_in
 
 from kinfold.errors import ModelError
-from kinfold.messages import TextBlock, ToolCall
+from kinfold.messages import TextBlock, ToolCall, Usage
 from kinfold.models.base import ModelEvent, RetryNotice, TextChunk
 from kinfold.testing.messages_api import (
     Answer,
@@ -323,3 +323,23 @@ async def test_a_model_that_refuses_to_be_forced_is_asked_in_words(model_of: Mak
     assert "`complete`" in api.requests[1]["messages"][-1]["content"][-1]["text"]
     assert [body["tools"] for body in api.requests] == [api.requests[0]["tools"]] * 3
     assert (notices(first), clock.waits) == ([], [])
+
+
+async def test_a_failed_attempt_tells_what_it_is_billed_for_and_whose_message_it_was(
+    model_of: MakeModel, ask: Ask
+) -> None:
+    usage = {"input_tokens": 90, "cache_read_input_tokens": 7}
+    broken = Answer.text("half a te", usage=usage, interruption=Interruption(where="inside_block"))
+    refused = Refusal(status=400, type="invalid_request_error", message="no")
+    billed = Usage(input_tokens=90, output_tokens=1, cache_read_tokens=7)
+    async with MessagesApi([overloaded(), broken, FINE, *[broken] * 6, refused]) as api:
+        model = model_of(api)
+        unheard, heard = notices(await ask(model))
+        with pytest.raises(ModelError) as cut:
+            await ask(model)
+        with pytest.raises(ModelError) as never_begun:
+            await ask(model)
+    assert (unheard.usage, unheard.message_id) == (None, None)
+    assert (heard.usage, heard.message_id) == (billed, "msg_loopback_2")
+    assert (cut.value.usage, cut.value.message_id, cut.value.request_id) == (billed, "msg_loopback_9", "req_loopback_9")
+    assert (never_begun.value.usage, never_begun.value.message_id) == (None, None)

@@ -185,7 +185,7 @@ class ModelError(KinfoldError):
         self.attempts = attempts
         self.request_id = request_id
         self.usage = usage
-        """A `messages.Usage` (which this lowest room cannot name): what the last attempt is billed for; None: not told."""
+        """What the last attempt is billed for, a `messages.Usage` (this lowest room cannot name it); None: not told."""
         self.message_id = message_id
         """Of the last attempt's message, where one had begun."""
 

@@ -23,6 +23,7 @@ from kinfold.sandbox.base import (
 )
 
 if TYPE_CHECKING:
+    from kinfold.sandbox.docker.pool import PoolSpec
     from kinfold.sandbox.docker.provider import DockerProvider
     from kinfold.sandbox.local import LocalProvider
     from kinfold.sandbox.process import Process
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "DockerProvider": "kinfold.sandbox.docker",
     "LocalProvider": "kinfold.sandbox.local",
+    "PoolSpec": "kinfold.sandbox.docker.pool",
     "Process": "kinfold.sandbox.process",
     "Sandbox": "kinfold.sandbox.sandbox",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "Listing",
     "LocalProvider",
     "Output",
+    "PoolSpec",
     "Process",
     "Provider",
     "Sandbox",

@@ -49,6 +49,8 @@ class SandboxRecord(BaseModel):
     """Whether kinfold made the workspace; a given one is never removed."""
     owner: Owner
     detached: bool = False
+    pooled: bool = False
+    """Kept warm for a claim, by which it becomes an ordinary one."""
     labels: dict[str, str] = {}
     created_at: float
     """Seconds since the epoch, as are the other times."""
@@ -92,8 +94,13 @@ class RecordList:
 
 
 def adopted(current: SandboxRecord, wanted: SandboxRecord) -> SandboxRecord:
-    """`wanted` in place of `current`, which its writer had read; another owner makes it another hold."""
+    """`wanted` in place of `current`, which its writer had read; another owner makes it another hold.
+
+    A pooled one is claimed as it was read: of two claims one goes through.
+    """
     _check_hold(current, wanted)
+    if current.pooled and not wanted.pooled and current.revision != wanted.revision:
+        raise LeaseLost(f"warm sandbox {current.id} changed meanwhile: {_standing(current)}")
     step = 0 if wanted.owner == current.owner else 1
     return wanted.model_copy(
         update={"state": "adopted", "generation": current.generation + step, "revision": current.revision + 1}

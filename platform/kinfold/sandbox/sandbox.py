@@ -70,8 +70,10 @@ class Sandbox:
         on_close: Callable[[], Awaitable[None]] | None = None,
         lifetime: Lifetime | None = None,
         carries: bool = True,
+        link: Link | None = None,
     ) -> None:
-        """`carries`: whether connections of an allowlist come to this object; not to one that is borrowed."""
+        """`carries`: whether connections of an allowlist come to this object; not to one that is borrowed. `link`: one
+        that is open already."""
         self._provider = provider
         self._ref = ref
         self._spec = spec
@@ -79,7 +81,7 @@ class Sandbox:
         self._on_close = on_close
         self._lifetime = lifetime
         keepalive = min(_KEEPALIVE, spec.orphan_grace / 4)
-        self._link = Link(provider, ref, keepalive=keepalive, outage=spec.orphan_grace)
+        self._link = link or Link(provider, ref, keepalive=keepalive, outage=spec.orphan_grace)
         self._execs = Execs(self._link, {**spec.env, **spec.secrets})
         self._files = Files(self._link)
         self._transfer = Transfer(self._link)
@@ -97,6 +99,28 @@ class Sandbox:
         if self._lifetime is not None:
             self._lifetime.watch(self._link)
 
+    def succeeded_by(
+        self, *, ref: SandboxRef, spec: SandboxSpec, not_enforced: tuple[Control, ...], lifetime: Lifetime
+    ) -> Sandbox:
+        """The same container and channel under another spec; this object is done with, and closing it does nothing.
+
+        Providers call it to hand a warm sandbox out; nothing has run in it.
+        """
+        self._closed = True
+        self._link.ref = ref
+        self._link.on_change = None
+        self._link.touch()
+        heir = Sandbox(
+            provider=self._provider,
+            ref=ref,
+            spec=spec,
+            not_enforced=not_enforced,
+            lifetime=lifetime,
+            link=self._link,
+        )
+        lifetime.watch(self._link)
+        return heir
+
     # --- who it is --------------------------------------------------------------------------------------------------
 
     @property
@@ -113,6 +137,11 @@ class Sandbox:
     def spec(self) -> SandboxSpec:
         """What was asked for."""
         return self._spec
+
+    @property
+    def alive(self) -> bool:
+        """Whether its channel works at this moment."""
+        return self._link.alive
 
     @property
     def agent_uid(self) -> int:

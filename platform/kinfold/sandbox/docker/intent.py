@@ -20,7 +20,9 @@ def fresh_id() -> str:
     return f"sbx_{secrets.token_hex(8)}"
 
 
-def intent(sandbox_id: str, admitted: Admitted, workspace: Path, whose: tuple[str, str, str]) -> SandboxRecord:
+def intent(
+    sandbox_id: str, admitted: Admitted, workspace: Path, whose: tuple[str, str, str], *, pooled: bool = False
+) -> SandboxRecord:
     """The record of a sandbox to come; `whose` is the provider, the instance and the engine."""
     spec = admitted.spec
     now = time.time()
@@ -38,6 +40,7 @@ def intent(sandbox_id: str, admitted: Admitted, workspace: Path, whose: tuple[st
         made=admitted.given is None,
         owner=Owner.current(),
         detached=spec.detached,
+        pooled=pooled,
         labels=dict(spec.labels),
         created_at=now,
         expires_at=terms(spec, now).lease(now),

@@ -21,18 +21,19 @@ import anyio.from_thread
 import anyio.to_thread
 
 from kinfold.config import state_dir as default_state_dir
-from kinfold.errors import ConfigError, KinfoldError, LeaseLost, SandboxLost, StartFailed, Unenforceable
-from kinfold.sandbox.base import ByteStream, Control, Limits, ProbeReport, SandboxRef, SandboxSpec
+from kinfold.errors import ConfigError, KinfoldError, LeaseLost, SandboxLost, StartFailed
+from kinfold.sandbox.base import ByteStream, Control, ProbeReport, SandboxRef, SandboxSpec
 from kinfold.sandbox.dial import Listener
 from kinfold.sandbox.docker import ending, quota, state, workspaces
 from kinfold.sandbox.docker import labels as engine_labels
-from kinfold.sandbox.docker.admission import Admitted, admit, fit_limits
+from kinfold.sandbox.docker.admission import Admitted, admit
 from kinfold.sandbox.docker.client import Engine, EngineFacts, EngineRefused
 from kinfold.sandbox.docker.containers import START_DEADLINE, Containers
-from kinfold.sandbox.docker.controls import Controls, Probing, Settled
+from kinfold.sandbox.docker.controls import Controls, Probing
 from kinfold.sandbox.docker.create import Plan
 from kinfold.sandbox.docker.intent import fresh_id, intent, terms
-from kinfold.sandbox.docker.network import open_network
+from kinfold.sandbox.docker.pool import Pool, PoolSpec
+from kinfold.sandbox.docker.prepare import Prepared, prepare
 from kinfold.sandbox.docker.proof import prove_workspace
 from kinfold.sandbox.docker.pull import find_image
 from kinfold.sandbox.docker.reaper import reap_dead
@@ -59,7 +60,8 @@ class DockerProvider:
     `host` is an engine's address (None: DOCKER_HOST, else the current context); `state_dir` holds the made
     workspaces and, unless `records` is given, the records; `instance` tells installations that share an engine apart.
     `channel` chooses how `open_stream` reaches the supervisor; `auto` takes the local socket where it answers.
-    `disk_reserve` bytes must be free on the state directory's file system, or no sandbox is made.
+    `disk_reserve` bytes must be free on the state directory's file system, or no sandbox is made. `pool` keeps
+    sandboxes warm from the moment that the provider is entered, or first used.
     """
 
     name = "docker"
@@ -73,6 +75,7 @@ class DockerProvider:
         instance: str | None = None,
         channel: ChannelKind = "auto",
         disk_reserve: int = quota.RESERVE_BYTES,
+        pool: PoolSpec | None = None,
     ) -> None:
         self.engine = Engine(host)
         self.workspaces = Workspaces(Path(state_dir).absolute() if state_dir is not None else default_state_dir())
@@ -85,6 +88,7 @@ class DockerProvider:
         self._controls = Controls(self)
         self._names: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
         self._containers: Containers | None = None
+        self.pool = Pool(self, pool) if pool is not None else None
 
     @property
     def state_dir(self) -> Path:
@@ -106,6 +110,8 @@ class DockerProvider:
         return self._containers
 
     async def __aenter__(self) -> DockerProvider:
+        if self.pool is not None:
+            self.pool.start()
         return self
 
     async def __aexit__(
@@ -114,7 +120,9 @@ class DockerProvider:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Release the connections to the engine; sandboxes live on."""
+        """Remove the pool's warm sandboxes, release the connections to the engine; all others live on."""
+        if self.pool is not None:
+            await self.pool.aclose()
         await self.engine.aclose()
 
     # --- create -----------------------------------------------------------------------------------------------------
@@ -134,45 +142,38 @@ class DockerProvider:
             self._next_look = time.monotonic() + LOOK_EVERY
             await reap_dead(self)
 
+    async def prepare(self, admitted: Admitted) -> Prepared:
+        """See `kinfold.sandbox.docker.prepare.prepare`."""
+        return await prepare(self, self._controls, admitted)
+
     async def create_admitted(self, admitted: Admitted, *, probing: Probing | None = None) -> Sandbox:
         """`create`, past the checks; a sandbox that serves to measure the controls does not ask for them."""
-        spec = admitted.spec
-        facts = await self.engine.facts()
-        _check_runtime(spec, facts)
-        limits = fit_limits(spec.limits, facts.cpus)
-        image_id = await find_image(self.engine, spec)
-        if probing is not None:
-            settled = Settled(not_enforced=(), bounded=probing.bounded)
-        else:
-            settled = await self._controls.settle(spec, image_id)
-        quota.check_reserve(self.state_dir, self.disk_reserve)
+        prepared = await prepare(self, self._controls, admitted, probing=probing)
+        if self.pool is not None and probing is None:
+            self.pool.start()
+            warm = await self.pool.claim(admitted, prepared)
+            if warm is not None:
+                return warm
+        return await self.create_prepared(admitted, prepared)
+
+    async def create_prepared(self, admitted: Admitted, prepared: Prepared, *, pooled: bool = False) -> Sandbox:
+        """The cold way; `pooled`: to wait for a claim."""
         sandbox_id = fresh_id()
         workspace = self.workspaces.layout(sandbox_id, admitted.given).workspace
-        record = intent(sandbox_id, admitted, workspace, (self.name, self.instance, facts.id))
+        record = intent(sandbox_id, admitted, workspace, (self.name, self.instance, prepared.facts.id), pooled=pooled)
         held = await self.records.intend(record)
         if held.id != record.id:
             return await self._existing(held, admitted)
         try:
-            layout = await self._make_directories(record.id, admitted, limits, settled, facts)
-            plan = Plan(
-                spec=spec,
-                limits=limits,
-                image_id=image_id,
-                layout=layout,
-                bounded=settled.bounded,
-                volume=self.containers.volume().name,
-                volume_labels=self.containers.volume().labels,
-                labels=self.containers.labels_of(record),
-                network=await open_network(self.engine) if spec.network == "open" else "none",
-            )
-            return await self._start(plan, record, settled.not_enforced)
+            layout = await self._make_directories(record.id, admitted, prepared)
+            plan = prepared.plan(self, layout, self.containers.labels_of(record))
+            return await self._start(plan, record, prepared.settled.not_enforced)
         except BaseException as error:
             await self._discard(record, error)
             raise
 
-    async def _make_directories(
-        self, sandbox_id: str, admitted: Admitted, limits: Limits, settled: Settled, facts: EngineFacts
-    ) -> Layout:
+    async def _make_directories(self, sandbox_id: str, admitted: Admitted, prepared: Prepared) -> Layout:
+        facts, limits = prepared.facts, prepared.limits
         making = Making(
             id=sandbox_id,
             given=admitted.given,
@@ -180,7 +181,7 @@ class DockerProvider:
             user=admitted.user,
             mapping=workspaces.Mapping(base=facts.uid_base, rootless=facts.rootless),
             size=quota.Size(bytes=limits.disk_bytes, inodes=limits.disk_inodes),
-            bounded=settled.bounded,
+            bounded=prepared.settled.bounded,
         )
         return await anyio.to_thread.run_sync(self.workspaces.make, making, anyio.from_thread.check_cancelled)
 
@@ -419,14 +420,6 @@ class DockerProvider:
 
 
 # --- on the way to a sandbox ----------------------------------------------------------------------------------------
-
-
-def _check_runtime(spec: SandboxSpec, facts: EngineFacts) -> None:
-    if spec.runtime is not None and spec.runtime not in facts.runtimes:
-        raise Unenforceable(
-            f"the engine has no runtime {spec.runtime!r}; it has {', '.join(facts.runtimes) or 'none that it names'}",
-            hint="install it in the engine's configuration, or leave `runtime` out",
-        )
 
 
 def _peer_uids(facts: EngineFacts) -> frozenset[int]:

@@ -102,3 +102,25 @@ async def test_a_build_that_is_refused_some_forks_is_no_bomb(own_state: Path) ->
         many = "for i in $(seq 300); do sleep 4 & done 2>/dev/null; wait; echo done"
         result = await box.exec(["sh", "-c", many], timeout=60)
         assert result.ended_by in ("exited", "signalled"), result
+
+
+@pytest.mark.threat("R04")
+async def test_a_memory_bomb_of_many_processes_leaves_the_sandbox_usable_and_who_died_is_told(own_state: Path) -> None:
+    async with sandbox_with(own_state, "eat", memory_bytes=128 * MIB) as box:
+        await box.write("note", b"here")
+        # The eaters made themselves worse victims than anybody: it may well be the innocent that the kernel ends.
+        innocent = await box.start(ExecRequest(command=["sleep", "300"], owner="innocent"))
+        await box.start(ExecRequest(command=["./eat", "20000"], owner="bomb"))
+        async with asyncio.timeout(30):
+            while (await box.usage()).oom_kills == 0:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0.05)
+        await answers_soon(box, 3)
+        [ended] = await box.end("bomb", grace=0)
+        assert ended.survivors == 0
+        lives = any(e.id == innocent.id and e.state == "running" for e in await box.execs())
+        await box.end("innocent", grace=0)
+        result = await innocent.wait()
+        assert result.ended_by == ("cancelled" if lives else "oom_killed")
+        assert result.oom_kills > 0
+        assert (await box.usage()).oom_kills > 0
+        assert (await box.exec(["true"])).ended_by == "exited"

@@ -11,6 +11,7 @@
 #include "egress.h"
 #include "files.h"
 #include "frames.h"
+#include "fuzz_count.h"
 #include "turn.h"
 #include "wanted.h"
 
@@ -159,6 +160,7 @@ static void speak(const uint8_t *data, size_t size)
         if (header.id % 3 == 0)
             swallow(program);
         header.id = CLAIM;
+        frames_count();
         legal = request_dispatch(c, &header, data + at + KF_HEADER);
         turns();
         swallow(host);
@@ -178,6 +180,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         enter();
     if (size < KF_HEADER || !kf_header_read(data, &header) || header.length > size - KF_HEADER)
         return 0;
+    frames_count();
     root.have_openat2 = header.id % 2;
     const uint8_t *payload = data + KF_HEADER, *rest = payload + header.length;
     size_t rest_length = size - KF_HEADER - header.length;

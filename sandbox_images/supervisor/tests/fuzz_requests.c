@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fuzz_count.h"
 #include "super.h"
 
 #define OUR_EXEC 9u
@@ -92,6 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct kf_header h;
         if (!kf_header_read(data, &h) || h.length > size - KF_HEADER || is_left_out(h.type))
             break;
+        frames_count();
         if (!request_dispatch(channel, &h, data + KF_HEADER) || channel->closed)
             break;
         data += KF_HEADER + h.length;

@@ -1,7 +1,6 @@
 /* eat KIB: make ourselves no better a victim than anybody, then as many processes as there may be, each holding so much. */
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -13,9 +12,11 @@ int main(int argc, char **argv)
     }
     for (;;) {
         if (fork() == 0) {
-            char *memory = malloc(size);
+            volatile char *memory = malloc(size); /* else the compiler leaves writes out that nobody reads */
             for (;;) {
-                memset(memory, 1, size);
+                for (size_t at = 0; at < size; at += 4096) {
+                    memory[at] = 1;
+                }
                 usleep(20000);
             }
         }

@@ -112,7 +112,7 @@ async def test_a_memory_bomb_of_many_processes_leaves_the_sandbox_usable_and_who
         innocent = await box.start(ExecRequest(command=["sleep", "300"], owner="innocent"))
         await box.start(ExecRequest(command=["./eat", "20000"], owner="bomb"))
         async with asyncio.timeout(30):
-            while (await box.usage()).oom_kills == 0:  # noqa: ASYNC110 - no event tells of it
+            while (await box.usage()).oom_kills == 0:
                 await asyncio.sleep(0.05)
         await answers_soon(box, 3)
         [ended] = await box.end("bomb", grace=0)

@@ -6,13 +6,15 @@ call, looks around. The state directory is the exception: everybody asks `state_
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -20,6 +22,8 @@ from kinfold.errors import ConfigError
 
 FILE_NAME = "kinfold.toml"
 STATE_VARIABLE = "KINFOLD_STATE"
+TABLES = ("tiers", "users")
+"""What only the file can set."""
 
 
 def state_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -34,6 +38,38 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     if not base.is_absolute():
         base = Path(environ.get("HOME") or Path.home()) / ".local" / "state"
     return base / "kinfold"
+
+
+def check_timezone(name: str) -> str:
+    """`name` where it is a known IANA time zone; raises `ValueError`."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"unknown time zone {name!r}: use an IANA name such as Europe/Berlin or UTC") from None
+    return name
+
+
+class Tier(BaseModel):
+    """What the tasks of some users may use: `[tiers.NAME]`. What is left out is not limited by the tier."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = Field(default=None, min_length=1)
+    """The main agent's."""
+    subagent_model: str | None = Field(default=None, min_length=1)
+    """Every subagent's, whatever its definition names."""
+    compaction_model: str | None = Field(default=None, min_length=1)
+    """Every subagent's, too."""
+    max_steps: int | None = Field(default=None, ge=1, le=10_000)
+    """Of the main agent, at most."""
+    subagent_max_steps: int | None = Field(default=None, ge=1, le=1_000)
+    """Of each subagent, at most."""
+    concurrency: int | None = Field(default=None, ge=1, le=100)
+    """Subagents of one task at once; a further one waits."""
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds, for one task, at most."""
+    budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """US dollars, for one task, at most."""
 
 
 class Settings(BaseModel):
@@ -63,6 +99,22 @@ class Settings(BaseModel):
     engine_host: str | None = None
     """The container engine's address (`unix://…`, `tcp://…`); None: as the engine's own client finds it."""
     timezone: str = "UTC"
+    tier: str | None = None
+    """Whose limits hold; None: what `users` says of `user_id`, else none."""
+    tiers: dict[str, Tier] = {}
+    """`[tiers.NAME]`."""
+    users: dict[str, str] = {}
+    """User id → the name of a tier."""
+
+    @property
+    def tier_name(self) -> str | None:
+        """The tier of this task."""
+        return self.tier or self.users.get(self.user_id)
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone(cls, name: str) -> str:
+        return check_timezone(name)
 
     @field_validator("state_dir")
     @classmethod
@@ -87,16 +139,16 @@ class Settings(BaseModel):
         environ = os.environ if environ is None else environ
         path = (cwd or Path.cwd()) / FILE_NAME
         layers = (
-            _Layer({"state_dir": state_dir(environ)}, lambda name: STATE_VARIABLE),
+            _Layer({"state_dir": state_dir(environ)}, lambda name, *_: STATE_VARIABLE),
             _file_layer(path),
-            _Layer(_from_environment(environ), _variable),
-            _Layer({k: v for k, v in flags.items() if v is not None}, lambda name: f"--{name.replace('_', '-')}"),
+            _Layer(_from_environment(environ), lambda name, *_: _variable(name)),
+            _Layer({k: v for k, v in flags.items() if v is not None}, lambda name, *_: f"--{name.replace('_', '-')}"),
         )
         values: dict[str, Any] = {}
-        origin: dict[str, str] = {}
+        origin: dict[str, _Layer] = {}
         for layer in layers:
             for name, value in layer.values.items():
-                values[name], origin[name] = value, layer.place(name)
+                values[name], origin[name] = value, layer
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -115,7 +167,7 @@ def _file_layer(path: Path) -> _Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return _Layer({}, str)
+        return _Layer({}, lambda *_: str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}", hint=f"mend or remove {FILE_NAME}") from None
     try:
@@ -123,8 +175,8 @@ def _file_layer(path: Path) -> _Layer:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}", hint="the file is TOML: `key = value` lines") from None
 
-    def place(name: str) -> str:
-        return f"{path}:{_line_of(text, name)}"
+    def place(*names: str) -> str:
+        return f"{path}:{_line_of(text, *names)}"
 
     for name in values:
         if name not in Settings.model_fields:
@@ -132,11 +184,33 @@ def _file_layer(path: Path) -> _Layer:
     return _Layer(values, place)
 
 
-def _line_of(text: str, name: str) -> int:
-    """The line on which a top-level key is set, or its table begins; 1 where it is written in some odd way."""
+def _line_of(text: str, name: str, *below: str) -> int:
+    """The line on which a key is set, of the top or of a table below it; else where its table begins; else 1."""
+    lines = list(enumerate(text.splitlines(), 1))
+    for depth in range(len(below), 0, -1):
+        header = ".".join((name, *below[:depth]))
+        starts = [number for number, line in lines if _header(line) == header]
+        if starts:
+            return _line_in(lines[starts[0] :], below[depth] if depth < len(below) else None) or starts[0]
+    starts = [number for number, line in lines if _header(line) == name]
+    if starts and below:
+        return _line_in(lines[starts[0] :], below[0]) or starts[0]
     wanted = re.compile(rf"""^\s*(\[+\s*)?["']?{re.escape(name)}["']?\s*[\].=]""")
-    numbers = (number for number, line in enumerate(text.splitlines(), 1) if wanted.match(line))
-    return next(numbers, 1)
+    return next((number for number, line in lines if wanted.match(line)), 1)
+
+
+def _header(line: str) -> str:
+    """`a.b` of the line `[a.b]`, quotes and spaces left out; empty for any other line."""
+    inner, closed, _ = line.strip().partition("]")
+    return re.sub(r"""[\s"']""", "", inner[1:]) if closed and inner.startswith("[") else ""
+
+
+def _line_in(lines: Sequence[tuple[int, str]], key: str | None) -> int | None:
+    """The line of this table, whose header is just above, that sets the key."""
+    for number, line in itertools.takewhile(lambda item: not _header(item[1]), lines):
+        if key is not None and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
+            return number
+    return None
 
 
 def _did_you_mean(name: str) -> str:
@@ -151,14 +225,30 @@ def _variable(name: str) -> str:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The set and non-empty KINFOLD_* variables that name a setting; others belong to other parts of kinfold."""
-    found = {name: environ.get(_variable(name), "") for name in Settings.model_fields}
+    found = {name: environ.get(_variable(name), "") for name in Settings.model_fields if name not in TABLES}
     return {name: value for name, value in found.items() if value}
 
 
-def _wrong_value(error: ValidationError, origin: Mapping[str, str]) -> ConfigError:
+def _wrong_value(error: ValidationError, origin: Mapping[str, _Layer]) -> ConfigError:
     first = error.errors(include_url=False, include_context=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
-        return ConfigError(f"{origin[name]}: unknown setting {name!r}", hint=_did_you_mean(name))
+        return _unknown(first["loc"], origin[name])
     reason = first["msg"].removeprefix("Value error, ")
-    return ConfigError(f"{origin.get(name, name)}: {name}: {reason}", hint=f"got {first['input']!r}")
+    inner = [str(part) for part in first["loc"]]
+    place = origin[name].place(*inner) if name in origin else name
+    field = Settings.model_fields.get(name)
+    default = "unset" if field is None or field.default is None else repr(field.get_default(call_default_factory=True))
+    hint = f"write another value, or leave {'.'.join(inner)} out" + (
+        "" if len(inner) > 1 else f" (then it is {default})"
+    )
+    return ConfigError(f"{place}: {'.'.join(inner)}: {reason} (got {first['input']!r})", hint=hint)
+
+
+def _unknown(loc: tuple[int | str, ...], layer: _Layer) -> ConfigError:
+    names = [str(part) for part in loc]
+    place = layer.place(*names)
+    if len(names) == 1:
+        return ConfigError(f"{place}: unknown setting {names[0]!r}", hint=_did_you_mean(names[0]))
+    known = ", ".join(sorted(Tier.model_fields))
+    return ConfigError(f"{place}: unknown key {'.'.join(names)!r}", hint=f"a tier has: {known}")

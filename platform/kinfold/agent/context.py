@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from datetime import datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kinfold.agent.limits import Lifeline
+from kinfold.config import check_timezone
 from kinfold.events import Emit, EventBase
 from kinfold.messages import Message, SubagentRecord, TextBlock
 from kinfold.sandbox.sandbox import Sandbox
@@ -62,15 +63,6 @@ class RuntimeContext(BaseModel):
         """A fresh context over the parent's sandbox and workspace: the five inherited fields, nothing else."""
         inherited = {name: getattr(parent, name) for name in INHERITED}
         return cls.model_validate({**inherited, "writer": writer, "lifeline": Lifeline(above=parent.lifeline)})
-
-
-def check_timezone(name: str) -> str:
-    """`name` where it is a known IANA time zone; raises `ValueError`."""
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"unknown time zone {name!r}: use an IANA name such as Europe/Berlin or UTC") from None
-    return name
 
 
 def kickoff(prompt: str, timezone: str) -> Message:

@@ -47,6 +47,7 @@ def run(
         typer.Option(help="Definitions: a .toml or .md file, a directory, 'store' (see `agents add`), 'none'."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model's name, or scripted:FILE.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Whose limits hold: a [tiers.NAME] of kinfold.toml.")] = None,
     image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
     network: Annotated[str | None, typer.Option(help="none, open, or allow:HOST[:PORT],…")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps of the main agent.")] = None,
@@ -63,7 +64,7 @@ def run(
 
     flags = {
         "agents": agents, "model": model, "image": image, "network": network,
-        "max_steps": max_steps, "timeout": timeout, "user": user,
+        "max_steps": max_steps, "timeout": timeout, "user": user, "tier": tier,
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
     options = RunOptions(

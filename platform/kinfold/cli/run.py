@@ -130,20 +130,19 @@ def make_task(
     people: People | None = None,
 ) -> ParentTask:
     """The parent task that the options describe. Raises `ConfigError` for what cannot be right."""
-    from kinfold.tasks.result import RunLimits
+    from kinfold.tasks import tier
     from kinfold.tasks.task import ParentTask
 
-    if settings.model is None:
+    if (model := tier.model_of(settings)) is None:
         raise ConfigError("no model is named", hint="--model NAME, KINFOLD_MODEL, or `model` in kinfold.toml")
-    limits = {"max_steps": settings.max_steps, "timeout": settings.timeout, "budget": settings.budget}
     return ParentTask(
         options.prompt,
-        model=settings.model,
-        definitions=found,
+        model=model,
+        definitions=tier.definitions_of(tier.tier_of(settings), found),
         spec=make_spec(settings, workspace=options.workspace, copy=options.copy),
         user_id=settings.user_id,
         timezone=settings.timezone,
-        limits=RunLimits.model_validate({name: value for name, value in limits.items() if value is not None}),
+        limits=tier.limits_of(settings),
         out=options.out,
         provider=provider,
         state_dir=settings.state_dir,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinfold.agent.context import RuntimeContext, kickoff
-from kinfold.agent.delegate import Delegation, DelegationConfig
+from kinfold.agent.delegate import SLOTS, Delegation, DelegationConfig
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
@@ -32,7 +32,11 @@ class MainRun:
             writer=log.emit,
         )
         config = DelegationConfig(
-            definitions=plan.definitions, model=plan.model, resolve=plan.model_named, extra_tools=plan.tools
+            definitions=plan.definitions,
+            model=plan.model,
+            resolve=plan.model_named,
+            extra_tools=plan.tools,
+            slots=limits.concurrency or SLOTS,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinfold import models
-from kinfold.agent.context import check_timezone
+from kinfold.config import check_timezone
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import ConfigError
 from kinfold.models.base import Model

@@ -27,6 +27,8 @@ class RunLimits(BaseModel):
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=10_000)
     """Of the main agent; a subagent's are its definition's."""
+    concurrency: int | None = Field(default=None, ge=1, le=100)
+    """Subagents at once; None: six. A further one waits."""
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Seconds, from the main agent's start; its subagents end with it."""
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -7,6 +7,7 @@
     faults.py     what SQLite says, as a `StoreError` that names the file and what to do
     sandboxes.py  `StoreRecords`, the records' keeper
     tasks.py      tasks, runs and events
+    definitions.py  definitions of subagents, in versions
 
 Importing the database library takes as long as a container's start: `door` does it in a thread, when it must.
 """

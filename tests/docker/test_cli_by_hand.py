@@ -101,7 +101,8 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def kinfold(*arguments: str, env: dict[str, str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run it to its end, without a terminal: in this process, which made none of the sandboxes and loads it once."""
-    files = [io.TextIOWrapper(io.BytesIO(data), write_through=True) for data in (stdin, b"", b"")]
+    raw = [io.BytesIO(data) for data in (stdin, b"", b"")]
+    files = [io.TextIOWrapper(file, write_through=True) for file in raw]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KINFOLD_STATE", env["KINFOLD_STATE"])
         patch.setattr(sys, "argv", ["kinfold", *arguments])
@@ -109,10 +110,9 @@ def kinfold(*arguments: str, env: dict[str, str], stdin: bytes = b"") -> subproc
             patch.setattr(sys, name, file)
         with pytest.raises(SystemExit) as ended:
             run_app()
-    printed = [file.buffer.getvalue() for file in files if isinstance(file.buffer, io.BytesIO)]
     code = ended.value.code or 0
     assert isinstance(code, int)
-    return subprocess.CompletedProcess(["kinfold", *arguments], code, printed[1], printed[2])
+    return subprocess.CompletedProcess(["kinfold", *arguments], code, raw[1].getvalue(), raw[2].getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -20,7 +19,7 @@ SESSIONS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_the_pages_session_runs_as_it_stands(session: str, own_state: Path) -> None:
-    env = {"KINFOLD_STATE": str(own_state), "KINFOLD_SUPERVISOR": os.environ.get("KINFOLD_SUPERVISOR", "")}
+    env = {"KINFOLD_STATE": str(own_state)}
     printed = ""
     for line in session.splitlines():
         program, *arguments = shlex.split(line)

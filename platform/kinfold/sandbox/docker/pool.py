@@ -105,6 +105,7 @@ class Pool:
         self._retiring: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._scope = anyio.CancelScope()
         self._closed = False
         self._shape: Mapping[str, Any] | None = None
         self._claimed = self._missed = self._failures = 0
@@ -125,14 +126,15 @@ class Pool:
     def start(self) -> None:
         """Begin to fill it, if that has not begun."""
         if self._keeper is None and not self._closed:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+            self._keeper = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self) -> None:
         """End the filling and every warm one; what cannot be ended is logged, and left to the reaper."""
         self._closed = True
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            # By its scope, not as a task: a call to the engine that is under way is waited for, or it leaves something.
+            self._scope.cancel()
+            await asyncio.gather(self._keeper)
         while self._ready:
             self._retire(self._ready.pop(), "the pool is closed")
         await asyncio.gather(*self._retiring)
@@ -197,6 +199,10 @@ class Pool:
         return engine_config(prepared.plan(self._provider, _NO_LAYOUT, {}))
 
     # --- the filling ------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        with self._scope:
+            await self._keep()
 
     async def _keep(self) -> None:
         """Replace what is stale, add what is missing; after a failure wait longer each time."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks and write `results/`: `python scripts/bench/run.py [sandbox] [fairness] [loop] [cli]`, or all."""
+"""Run benchmarks and write `results/`: `run.py [sandbox] [fairness] [peers] [loop] [cli]`; none named: all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from cli_rows import cli_rows
 from fairness_rows import fairness_rows
 from loop_rows import loop_rows
 from measure import Row
+from peer_rows import peer_rows
 from sandbox_rows import sandbox_rows
 
 SETS: dict[str, tuple[str, Callable[[], Awaitable[list[Row]]]]] = {
     "sandbox": ("The sandbox beside the engine and the host", sandbox_rows),
     "fairness": ("Fairness inside one sandbox", fairness_rows),
+    "peers": ("The sandbox beside its peers", peer_rows),
     "loop": ("The agent loop with a scripted model", loop_rows),
     "cli": ("The command line", cli_rows),
 }
@@ -30,4 +32,4 @@ async def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1:])
+    anyio.run(main, [name for name in sys.argv[1:] if name != "--only"])

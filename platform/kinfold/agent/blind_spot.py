@@ -22,11 +22,12 @@ _PATH = re.compile(r"(?<![\w.])(?:[\w.~-]*/[\w./~-]*\w/?|\w[\w-]*\.[A-Za-z]\w{0,
 _NUMBER = re.compile(r"(?<![\w./-])\d[\d.,]*(?<![.,])(?:\s+[A-Za-z]{3,})?")
 _NAME = re.compile(r"\b[A-Z][\w'’-]+(?:\s+[A-Z][\w'’-]+)*")
 _WORD = re.compile(r"[\w./-]*\w")
-_COMMON = frozenset(
+_COMMON_WORDS = (
     "a all an and are any as at be by can cannot did do does don for from had has have how in into is it its may mean "
     "must no not of on only or ones our should so than that the their them then these they this those to use was we "
-    "were what when where which who will with without you your never exactly least most except avoid".split()
+    "were what when where which who will with without you your never exactly least most except avoid"
 )
+_COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def missing_constraints(turns: Sequence[str], prompt: str) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 
+from kinfold.agent.blind_spot import missing_constraints
 from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
@@ -15,7 +16,7 @@ from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
 from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import SandboxLost, ToolError
-from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, timestamp
+from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, Warned, timestamp
 from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, SubagentRecord, TaskOutput, Usage
 from kinfold.models.base import Model
 from kinfold.tools.base import SpawnRequest, Tool
@@ -38,6 +39,10 @@ class DelegationConfig:
     resolve: Callable[[str], Model]
     """A model by name. Not asked when `model` overrides the definitions' (a scripted or replayed one)."""
     extra_tools: tuple[Tool, ...] = ()
+    user_turns: tuple[str, ...] = ()
+    """What the user said: a subagent sees none of it, so what its prompt lacks of it is warned of."""
+    append_constraints: bool = False
+    """Whether the user's words that a prompt lacks are also put at its end."""
     slots: int = SLOTS
     total: int = TOTAL
     heartbeat: float = HEARTBEAT
@@ -82,15 +87,19 @@ class Delegation:
                 hint="do the rest yourself, with what the earlier ones delivered",
             )
         self._started += 1
+        lacking = missing_constraints(self._config.user_turns, request.prompt)
+        if lacking and self._config.append_constraints:
+            request = replace(request, prompt=f"{request.prompt}\n\nThe user also said: {_quoted(lacking)}.")
         child = self._make(request, definition)
         self._children[child.context.run_id] = child
         try:
+            warning = await self._warn_of(child, lacking)
             result = await self._run_in_slot(child)
         finally:
             del self._children[child.context.run_id]
         if result.ended_by == "sandbox_lost" and result.error is not None:
             raise SandboxLost(result.error.message, hint=result.error.hint)
-        return _output(result)
+        return _output(result, *warning)
 
     def cancel(self, run_id: str, reason: EndedBy = "cancelled") -> bool:
         """End one subagent, waiting or running; its parent reads it as cancelled. False: no such subagent now."""
@@ -103,6 +112,15 @@ class Delegation:
     def run_ids(self) -> tuple[str, ...]:
         """The subagents that wait or run now."""
         return tuple(self._children)
+
+    async def _warn_of(self, child: _Child, lacking: tuple[str, ...]) -> tuple[str, ...]:
+        """Tell the outside, and by the result the parent's model, what of the user's words the prompt lacks."""
+        if not lacking:
+            return ()
+        fate = "added to it" if self._config.append_constraints else "the subagent did not know it"
+        message = f"the prompt lacked what the user said: {_quoted(lacking)} ({fate})"
+        await self._emit(child, Warned, code="blind_spot", message=message)
+        return (message,)
 
     def _definition(self, wanted: str) -> SubagentDefinition:
         if (definition := self._definitions.get(wanted)) is not None:
@@ -231,7 +249,11 @@ def _record(child: _Child, ended: RunEnded) -> SubagentRecord:
     )
 
 
-def _output(result: RunResult) -> TaskOutput:
+def _quoted(texts: tuple[str, ...]) -> str:
+    return ", ".join(f'"{text}"' for text in texts)
+
+
+def _output(result: RunResult, *warnings: str) -> TaskOutput:
     return TaskOutput(
         summary=result.summary,
         artifacts=result.artifacts,
@@ -243,5 +265,5 @@ def _output(result: RunResult) -> TaskOutput:
         error=result.error,
         usage=result.usage,
         run_id=result.run_id,
-        warnings=result.warnings,
+        warnings=(*warnings, *result.warnings),
     )

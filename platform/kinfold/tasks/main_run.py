@@ -37,6 +37,7 @@ class MainRun:
             resolve=plan.model_named,
             extra_tools=plan.tools,
             slots=limits.concurrency or SLOTS,
+            user_turns=(plan.prompt,),
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 

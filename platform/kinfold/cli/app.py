@@ -37,6 +37,19 @@ def run_app() -> None:
 
 
 @app.command()
+def lesson(
+    inline: Annotated[bool, typer.Option("--inline", help="Search in the main context; delegate nothing.")] = False,
+    context_dependent: Annotated[
+        bool, typer.Option("--context-dependent", help="Ask what the prompt alone does not tell.")
+    ] = False,
+) -> None:
+    """Show what a delegation keeps out of the main context; needs neither a model nor a container."""
+    from kinfold.cli.lesson import lesson_command
+
+    lesson_command(inline=inline, context_dependent=context_dependent)
+
+
+@app.command()
 def run(
     prompt: Annotated[str, typer.Argument(help="What the main agent is asked to do; - reads it from standard input.")],
     workspace: Annotated[str | None, typer.Option(help="The directory to work in; none: kinfold makes one.")] = None,

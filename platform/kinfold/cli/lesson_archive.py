@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kinfold.messages import Message, ToolResult
+from kinfold.messages import Message, TextBlock, ToolCall, ToolResult
 from kinfold.models import estimate
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedCall, ScriptedReply
@@ -123,12 +123,12 @@ def card_text(message: Message) -> int:
     """The tokens of one turn's cards: what was said, asked of a tool, and answered; no framing, no date, no facts."""
     total = 0
     for block in message.content:
-        match block.type:
-            case "text" if not block.text.startswith("Today's date:"):
+        match block:
+            case TextBlock() if not block.text.startswith("Today's date:"):
                 total += estimate.block_tokens(block)
-            case "tool_use":
+            case ToolCall():
                 shown = {key: value for key, value in block.input.items() if key in ("prompt", "query")}
                 total += estimate.block_tokens(block.model_copy(update={"input": shown}))
-            case "tool_result":
+            case ToolResult():
                 total += estimate.BLOCK_OVERHEAD + estimate.text_tokens(block.text.rpartition("summary:\n")[2])
     return total

@@ -138,6 +138,8 @@ class Exec:
         self._link = link
         self._payload = payload
         """EXEC's; None where somebody else started it and we only attach."""
+        self._ours = payload is not None
+        """Whether the record goes with the end: who started it, or killed it; who only looks on takes nothing away."""
         self._call: Call[End] | None = None
         self._killed = False
         self._known_paused = 0.0
@@ -239,7 +241,7 @@ class Exec:
             except DeadlinePassed:
                 await self._overdue(call)
             else:
-                if not end.background_pids and self._payload is not None:  # who only looks on takes nothing away
+                if not end.background_pids and self._ours:
                     call.channel.forget(self.number)
                 return end
         raise self._link.lose(f"{self.name} lost {_ATTACHES} channels one after the other")
@@ -313,6 +315,7 @@ class Exec:
 
     async def kill(self, grace: float) -> tuple[int, int]:
         """End the whole tree, with proof: how many were killed, how many survived."""
+        self._ours = True
         payload = encode.kill(self.number, milliseconds(grace) if grace else 0)
         try:
             return await self._link.ask(

@@ -59,17 +59,18 @@ class Peer:
 
     def ask(self, work: str, **more: Any) -> float | None:
         """Seconds; None where it cannot, which is then among its failures."""
-        if self._process is None or self._process.stdin is None or self._process.stdout is None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
             return None
-        self._process.stdin.write(json.dumps({"do": work, **more}) + "\n")
-        self._process.stdin.flush()
-        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
-            self._process.kill()
-            self._process.wait()
+        process.stdin.write(json.dumps({"do": work, **more}) + "\n")
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], PATIENCE)[0]:
+            process.kill()
+            process.wait()
             self._process = None
             self.failures.append(f"{work}: no answer within {PATIENCE:g} s")
             return None
-        said = json.loads(self._process.stdout.readline() or '{"error": "its process ended"}')
+        said = json.loads(process.stdout.readline() or '{"error": "its process ended"}')
         if "error" in said:
             self.failures.append(f"{work}: {said['error']}")
             return None
@@ -97,7 +98,7 @@ def survivors(marker: int) -> int:
 
 
 def _measured(peers: Sequence[Peer]) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for title, work, rounds in WORK:
         rounds = COLD_ROUNDS if work == "open" else rounds
         seconds: dict[str, list[float]] = {}

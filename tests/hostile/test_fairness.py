@@ -122,5 +122,5 @@ async def test_a_memory_bomb_of_many_processes_leaves_the_sandbox_usable_and_who
         result = await innocent.wait()
         assert result.ended_by == ("cancelled" if lives else "oom_killed")
         assert result.oom_kills > 0
-        assert (await box.usage()).oom_kills > 0
+        assert (await box.usage()).oom_kills
         assert (await box.exec(["true"])).ended_by == "exited"

@@ -69,7 +69,7 @@ class Docker:
         if timeout is not None:
             raise Unsupported("exec_run has no timeout")
         done = await asyncio.to_thread(self.container.exec_run, command)
-        return len(done.output)
+        return len(b"".join([done.output] if isinstance(done.output, bytes) else done.output))
 
     async def files(self) -> None:
         out = io.BytesIO()

@@ -110,6 +110,9 @@ async def _run_one(run: Run, board: Board, place: int, *, failed_siblings: int =
     call = board.calls[place]
     context = run.tool_context(call.id, failed_siblings=failed_siblings)
     outcome = await registry.dispatch(run.tools, call, context)
+    tool = run.tools.get(call.name)
+    if tool is not None and tool.compact is not None and isinstance(outcome, ToolOutcome):
+        run.kept[call.id] = tool.compact(outcome)
     board.put(place, ToolOutcome.of(outcome.summary) if isinstance(outcome, Completion) else outcome)
     run.context.lifeline.progress()
     return outcome

@@ -145,6 +145,12 @@ class Delegation:
             return main
         return self._config.resolve(definition.model)
 
+    def _compactor_of(self, definition: SubagentDefinition) -> Model | None:
+        name = definition.compaction_model
+        if name is None or getattr(self._config.model, "overrides_definitions", False):
+            return None
+        return self._config.model if name == "inherit" else self._config.resolve(name)
+
     def _relay(self, child: _Child) -> Emit:
         """The child's own stream: it forwards to the parent's, and takes the record from the one `run_ended`."""
 
@@ -190,7 +196,7 @@ class Delegation:
             max_steps=definition.max_steps,
             tool_keys=definition.tool_keys,
             stop_conditions=definition.stop_conditions,
-            compaction_model=definition.compaction_model,
+            compactor=self._compactor_of(definition),
             timeout=definition.timeout,
             budget=definition.budget,
             effort=definition.effort,

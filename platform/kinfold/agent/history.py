@@ -36,6 +36,18 @@ class History:
             self._messages.append(cleaned)
             self._messages.append(Message(role="user", content=tuple(results)))
 
+    def replace(self, messages: Sequence[Message]) -> None:
+        """Put a shorter conversation in place of this one. Raises `ValueError` where a call lost its answer."""
+        for place, message in enumerate(messages):
+            calls = [call.id for call in message.tool_calls]
+            after = messages[place + 1] if place + 1 < len(messages) else None
+            if message.role == "user":
+                continue
+            answers = [block.tool_use_id for block in after.content if isinstance(block, ToolResult)] if after else []
+            if calls != answers:
+                raise ValueError(f"tool calls {calls} would be answered as {answers}")
+        self._messages = list(messages)
+
     def say(self, text: str) -> None:
         """Add a note of the loop as a user message of its own."""
         self._messages.append(Message.user(text))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CHUNK_TIMEOUT = 300.0
 """Seconds without a chunk of the model after which a run ends by `no_progress`."""
+COMPACT_AT = 0.8
+"""Of the model's window: a conversation that would fill more is compacted before its next request."""
 TOOL_PATIENCE = 660.0
 """The same while tool calls run: a silent command has its own limit, at most 600 s, and must reach it first."""
 
@@ -46,7 +48,9 @@ class LoopConfig:
     tool_keys: tuple[str, ...]
     """What is not here is absent from the schema and refused at dispatch; `complete` is always there."""
     stop_conditions: tuple[StopCondition, ...] = ()
-    compaction_model: str | None = None
+    compactor: Model | None = None
+    """Who summarises a conversation that no longer fits; None: `model`."""
+    compact_at: float = COMPACT_AT
     timeout: float | None = None
     """Seconds of wall clock; None: no limit."""
     budget: float | None = None
@@ -137,6 +141,15 @@ class Run:
     last_reply: str = ""
     """The text of the latest reply that had any."""
     nudged: bool = False
+    kept: dict[str, str] = field(default_factory=dict)
+    """Id of a call → what its tool says must stay of the result when the conversation is compacted."""
+    carried_over: list[str] = field(default_factory=list)
+    """The same, of results that a summary replaced."""
+    scale: float = 1.0
+    """Tokens that the model's service counts for each estimated one."""
+    window_said: bool = False
+    compacted_to: int = 0
+    """Estimated tokens that the last compaction left."""
     pauses: int = 0
 
     @classmethod

@@ -8,16 +8,18 @@ from typing import get_args
 
 import anyio
 
+from kinfold.agent.asking import pay, request_of
 from kinfold.agent.calls import refuse_calls, run_calls
+from kinfold.agent.compaction import calibrate, make_room, make_room_now
 from kinfold.agent.history import echoed
-from kinfold.agent.instructions import INSTRUCTIONS, words
+from kinfold.agent.instructions import words
 from kinfold.agent.run import Ending, Run
 from kinfold.agent.stop import first_met
 from kinfold.errors import ModelError
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
 from kinfold.messages import EndedBy, ErrorInfo, StopReason
-from kinfold.models.base import ModelEvent, ModelRequest, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
-from kinfold.models.pricing import cost_usd
+from kinfold.models import estimate
+from kinfold.models.base import ModelEvent, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
 
 log = logging.getLogger(__name__)
 
@@ -38,35 +40,20 @@ async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "s
     await run.emit(StepStarted, step=run.steps, usage=run.usage)
     lifeline = run.context.lifeline
     lifeline.patience(run.config.chunk_timeout)
-    reply = await _last_of(run, run.config.model.stream(_request(run, tool_choice, purpose)))
+    await make_room(run)
+    request = request_of(run, purpose, tool_choice=tool_choice)
+    try:
+        reply = await _last_of(run, run.config.model.stream(request))
+    except ModelError as error:  # the estimate may be wrong; the service's word is not
+        if error.kind not in ("context", "too_large") or not await make_room_now(run):
+            raise
+        request = request_of(run, purpose, tool_choice=tool_choice)
+        reply = await _last_of(run, run.config.model.stream(request))
+    calibrate(run, estimate.request_tokens(request), reply)
     lifeline.progress()
-    run.usage = run.usage + reply.usage
-    await _pay(run, reply)
+    await pay(run, reply)
     run.remember(reply.message.text)
     return reply
-
-
-async def _pay(run: Run, reply: Reply) -> None:
-    cost = cost_usd(reply.model, reply.usage)
-    if cost is None and run.purse.limited and reply.model not in run.purse.unpriced:
-        await run.warn("price_unknown", f"the price of {reply.model} is not known: the budget does not hold for it")
-    run.purse.charge(cost, reply.model)
-
-
-def _request(run: Run, tool_choice: str | None, purpose: Purpose) -> ModelRequest:
-    system = (INSTRUCTIONS[run.input.kind], run.input.extra_instructions.strip())
-    return ModelRequest(
-        system=tuple(block for block in system if block),
-        messages=run.history.messages,
-        tools=run.specs,
-        tool_choice=tool_choice,
-        effort=run.config.effort,
-        purpose=purpose,
-        run_kind=run.input.kind,
-        label=run.input.label,
-        subagent_type=run.input.subagent_type,
-        step=run.steps,
-    )
 
 
 async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:

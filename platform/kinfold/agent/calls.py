@@ -65,11 +65,12 @@ async def run_last_final(run: Run, reply: Message) -> Completion | ToolOutcome |
 
 async def refuse_calls(run: Run, reply: Message, reason: str) -> None:
     """Answer every call of a reply with the same error, without running any."""
-    board = Board(reply.tool_calls)
-    for place in range(len(board.calls)):
-        board.put(place, ToolOutcome.of(reason, is_error=True))
-    run.state.last_tool_error = reason
-    run.history.add_exchange(reply, board.results())
+    board = Board(tuple(call.model_copy(update={"input_error": reason}) for call in reply.tool_calls))
+    try:
+        for place in range(len(board.calls)):
+            await _run_one(run, board, place)  # a call with an input error is announced, answered and not run
+    finally:
+        run.history.add_exchange(reply, board.results())
 
 
 def _is_final(run: Run, call: ToolCall) -> bool:

@@ -158,7 +158,7 @@ class StreamDecoder:
             raise MalformedStream(f"block {index} starts twice")
         block = self._open[index] = _OpenBlock(dict(start))
         if block.type == "text" and block.text("text"):
-            return TextChunk(text=block.text("text"))
+            return TextChunk(text=_said(block.text("text")))
         return None
 
     def _block(self, event: Mapping[str, Any]) -> _OpenBlock:
@@ -171,10 +171,10 @@ class StreamDecoder:
         match delta.get("type"):
             case "text_delta":
                 block.add("text", text := _string(delta, "text"))
-                return (TextChunk(text=text) if text else None), True
+                return (TextChunk(text=_said(text)) if text else None), True
             case "thinking_delta":
                 block.add("thinking", text := _string(delta, "thinking"))
-                return (ThinkingChunk(text=text) if text else None), True
+                return (ThinkingChunk(text=_said(text)) if text else None), True
             case "signature_delta":
                 block.add("signature", _string(delta, "signature"))
             case "input_json_delta":
@@ -192,10 +192,15 @@ def _says_something(block: Block) -> bool:
     return not isinstance(block, ThinkingBlock | RedactedThinkingBlock)
 
 
+def _said(text: str) -> str:
+    """The text with whole surrogate pairs joined, also over two deltas, and halves replaced: no file can hold those."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _close(block: _OpenBlock) -> Block:
     match block.type:
         case "text":
-            return TextBlock(text=block.text("text"))
+            return TextBlock(text=_said(block.text("text")))
         case "thinking":
             return ThinkingBlock(thinking=block.text("thinking"), signature=block.text("signature"))
         case "redacted_thinking":

@@ -13,7 +13,7 @@ from tests.unit.agent.stage import ROOT, MemorySandbox, Stage, calls, complete, 
 from kinfold.agent import finish
 from kinfold.definitions import has_tool_call, text_matches, tokens_over
 from kinfold.errors import ModelError, PathError, ToolError
-from kinfold.events import StepStarted, Warned
+from kinfold.events import StepStarted, ToolEnded, ToolStarted, Warned
 from kinfold.messages import STATUS_OF, EndedBy, Usage
 from kinfold.models.base import ModelEvent, ModelRequest, TextChunk
 from kinfold.models.scripted import ScriptedCall, ScriptedModel, ScriptedReply
@@ -166,14 +166,14 @@ async def test_a_finalisation_that_is_stopped_does_not_say_that_its_time_was_up(
 
 
 async def test_an_empty_budget_ends_before_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.step.cost_usd", lambda model, usage: 0.6)
+    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.6)
     stage = Stage()
     result = await stage.run(WRITE_A, WRITE_A, budget=1.0)
     assert (result.ended_by, result.status, result.steps, result.cost) == ("budget", "aborted", 2, 1.2)
 
 
 async def test_a_budget_for_a_model_without_a_price_is_said_not_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.step.cost_usd", lambda model, usage: None)
+    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: None)
     result = await Stage().run("hello", budget=1.0)
     assert result.cost is None
     assert any("price of scripted is not known" in warning for warning in result.warnings)
@@ -304,6 +304,9 @@ async def test_a_reply_cut_at_the_token_limit_is_never_executed() -> None:
     assert stage.sandbox.files == {}
     (answer,) = stage.requests[1].messages[-1].content
     assert getattr(answer, "is_error", False)
+    started, ended = stage.of(ToolStarted)[0], stage.of(ToolEnded)[0]
+    assert (started.tool, ended.call_id, ended.is_error) == ("write_file", started.call_id, True)
+    assert "cut off" in ended.preview
     assert result.ended_by == "complete"
 
 

@@ -77,3 +77,16 @@ def test_replies_of_a_server_that_names_no_message_have_ids_of_their_own() -> No
 def test_what_is_no_event_is_a_malformed_stream(event: object) -> None:
     with pytest.raises(MalformedStream):
         StreamDecoder().feed(event)
+
+
+def test_halves_of_a_surrogate_pair_are_joined_over_deltas_and_replaced_where_they_stand_alone() -> None:
+    decoder = StreamDecoder()
+    decoder.feed({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    for text in ("a\ud83d", "\ude00b", "\udc00"):
+        chunk, _ = decoder.feed(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        )
+        assert chunk is not None
+        chunk.text.encode()
+    decoder.feed({"type": "content_block_stop", "index": 0})
+    assert decoder.reply().message.text == "a\U0001f600b\ufffd"

@@ -20,6 +20,7 @@ from kinfold.messages import (
     Salvage,
     SkippedPath,
     Status,
+    Unattributed,
     Usage,
     Wire,
 )
@@ -197,6 +198,7 @@ class RunEnded(EventBase):
     error: ErrorInfo | None = None
     usage: Usage = Usage()
     warnings: tuple[str, ...] = ()
+    unattributed: Unattributed | None = None
 
 
 class TaskEnded(EventBase):

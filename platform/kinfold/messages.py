@@ -230,6 +230,14 @@ class Salvage(Wire):
     last_tool_error: str | None = None
 
 
+class Unattributed(Wire):
+    """What changed in the workspace while a run was live and no tool call explains: some program wrote it."""
+
+    files: tuple[FileTouched, ...]
+    runs: tuple[str, ...]
+    """The labels of the runs that had programs running meanwhile, this one among them."""
+
+
 class ErrorInfo(Wire):
     """An error as data."""
 
@@ -253,6 +261,7 @@ class TaskOutput(Wire):
     usage: Usage = Usage()
     run_id: str
     warnings: tuple[str, ...] = ()
+    unattributed: Unattributed | None = None
 
 
 class DefinitionRef(Wire):

@@ -20,13 +20,16 @@ from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, Warned
 from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, SubagentRecord, TaskOutput, Usage
 from kinfold.models.base import Model
 from kinfold.tools.base import SpawnRequest, Tool
+from kinfold.tools.writers import Writers
 
 SLOTS = 6
 """Subagents of one task that run at the same time; further ones wait."""
 TOTAL = 50
 """Subagents that one task may start in all."""
 HEARTBEAT = 10.0
-"""Seconds between the signs of life of a running subagent."""
+"""Seconds that the signs of life of one `task` call are apart at most, waiting for a slot or running."""
+EARLY = 0.9
+"""The part of it after which the next is sent, for a busy loop is late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class DelegationConfig:
     total: int = TOTAL
     heartbeat: float = HEARTBEAT
     chunk_timeout: float = CHUNK_TIMEOUT
+    writers: Writers = field(default_factory=Writers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class Delegation:
     async def spawn(self, request: SpawnRequest) -> TaskOutput:
         """Run one subagent to its end and return what it delivers.
 
-        Raises `ToolError` for an unknown type and when the total is used up, `SandboxLost` when the sandbox died under
+        Raises `ToolError` for an unknown type, a running twin, and a total used up, `SandboxLost` when the sandbox died under
         the subagent. A failed subagent is a `TaskOutput`; it cancels nobody.
         """
         definition = self._definition(request.subagent_type)
@@ -86,15 +90,19 @@ class Delegation:
                 f"all {self._config.total} subagents of this task were started already ({self._running} still run)",
                 hint="do the rest yourself, with what the earlier ones delivered",
             )
-        self._started += 1
         lacking = missing_constraints(self._config.user_turns, request.prompt)
         if lacking and self._config.append_constraints:
             request = replace(request, prompt=f"{request.prompt}\n\nThe user also said: {_quoted(lacking)}.")
+        self._refuse_twin(request)
+        self._started += 1
         child = self._make(request, definition)
         self._children[child.context.run_id] = child
         try:
             warning = await self._warn_of(child, lacking)
-            result = await self._run_in_slot(child)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._beat, child)
+                result = await self._run_in_slot(child)
+                group.cancel_scope.cancel()
         finally:
             del self._children[child.context.run_id]
         if result.ended_by == "sandbox_lost" and result.error is not None:
@@ -122,6 +130,15 @@ class Delegation:
         await self._emit(child, Warned, code="blind_spot", message=message)
         return (message,)
 
+    def _refuse_twin(self, request: SpawnRequest) -> None:
+        """Raises `ToolError` when one with the same label and prompt is on its way."""
+        for run_id, child in self._children.items():
+            if (child.request.description, child.request.prompt) == (request.description, request.prompt):
+                raise ToolError(
+                    f"{request.description!r} is already under way with the same prompt, as {run_id}",
+                    hint="wait for its result; for other work write another prompt",
+                )
+
     def _definition(self, wanted: str) -> SubagentDefinition:
         if (definition := self._definitions.get(wanted)) is not None:
             return definition
@@ -137,6 +154,7 @@ class Delegation:
             purse=Purse(limit=definition.budget, above=self._purse),
         )
         child.context = RuntimeContext.for_subagent(self._parent, writer=self._relay(child))
+        child.context.lifeline.start(timeout=None)  # for the age of what waits; its own clock starts with its run
         return child
 
     def _model_of(self, definition: SubagentDefinition) -> Model:
@@ -202,6 +220,7 @@ class Delegation:
             effort=definition.effort,
             extra_tools=self._config.extra_tools,
             chunk_timeout=self._config.chunk_timeout,
+            writers=self._config.writers,
             purse=child.purse,
         )
         asked = LoopInput(
@@ -213,18 +232,15 @@ class Delegation:
             definition_version=definition.version,
             parent_run_id=self._parent.run_id,
             tool_call_id=request.tool_call_id,
+            expected_outputs=request.expected_outputs,
         )
         child.started_at = timestamp()  # its clock starts when it starts, not when it was asked for
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._beat, child)
-            result = await run_agent_loop(child.context, config, asked)
-            group.cancel_scope.cancel()
-        return result
+        return await run_agent_loop(child.context, config, asked)
 
     async def _beat(self, child: _Child) -> None:
         """Say that the child lives, to the outside and to the parent's clock; never to the child's own."""
         while True:
-            await anyio.sleep(self._config.heartbeat)
+            await anyio.sleep(self._config.heartbeat * EARLY)
             self._parent.lifeline.rearm()
             lifeline = child.context.lifeline
             await self._emit(child, Heartbeat, elapsed=lifeline.elapsed, since_progress=lifeline.since_progress)
@@ -272,4 +288,5 @@ def _output(result: RunResult, *warnings: str) -> TaskOutput:
         usage=result.usage,
         run_id=result.run_id,
         warnings=(*warnings, *result.warnings),
+        unattributed=result.unattributed,
     )

@@ -10,12 +10,14 @@ from kinfold.agent.calls import run_last_final
 from kinfold.agent.instructions import words
 from kinfold.agent.run import Ending, Run, RunResult
 from kinfold.agent.step import ask
-from kinfold.errors import PathError, SandboxError
+from kinfold.agent.traces import Traces, find
+from kinfold.errors import PathError, SandboxError, ToolError
 from kinfold.events import RunEnded
-from kinfold.messages import STATUS_OF, Change, EndedBy, FileTouched, Salvage
+from kinfold.messages import STATUS_OF, EndedBy, FileTouched, Salvage, Unattributed
 from kinfold.models.base import Reply
-from kinfold.sandbox.base import FileStat, Snapshot
+from kinfold.tools import expected
 from kinfold.tools.base import Completion
+from kinfold.tools.names import shown
 from kinfold.tools.spill import SUMMARY_LIMIT, bounded_summary
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ FINALISATION = 60.0
 """Seconds that the finalisation step may take."""
 CLOSING = 30.0
 """Seconds that everything after the last step may take."""
-FILES_TOUCHED = 1_000
-"""How many changed files a salvage lists, by path."""
+SHARED_NAMED = 20
+"""How many files that other runs wrote too are warned of, each by its name."""
 
 _REASONS: dict[EndedBy, str] = {
     "step_limit": "its step limit is reached",
@@ -41,7 +43,9 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
     if run.purse.exhausted:
         return Ending(ended_by=ended_by)
     run.context.reminders.append(words("finalise").format(reason=_REASONS[ended_by]))
-    run.state.complete_refused = True  # there is no second try: what is claimed is accepted, with a warning
+    run.state.complete_refused = run.state.outputs_refused = (
+        True  # there is no second try: what is claimed is accepted, with a warning
+    )
     with run.context.lifeline.alive(at_most=FINALISATION):
         reply = await ask(run, tool_choice=run.final_tool().key, purpose="finalisation")
         return await _completed(run, ended_by, reply)
@@ -65,11 +69,10 @@ async def _completed(run: Run, ended_by: EndedBy, reply: Reply) -> Ending:
 async def close(run: Run, ending: Ending) -> RunResult:
     """End what the run left running, take the salvage, emit the run's one `run_ended`. Shielded and bounded."""
     with anyio.CancelScope(shield=True):
-        files: tuple[FileTouched, ...] = ()
-        summary = ""
+        traces, summary = Traces(), ""
         with anyio.move_on_after(CLOSING) as bound:
             try:
-                files, summary = await _last_requests(run, ending)
+                traces, summary = await _last_requests(run, ending)
             except SandboxError as error:
                 await run.warn("sandbox", f"the sandbox failed while this run closed: {error.message}")
             except Exception as error:
@@ -77,7 +80,9 @@ async def close(run: Run, ending: Ending) -> RunResult:
                 await run.warn("internal_error", f"closing this run failed: {type(error).__name__}: {error}")
         if bound.cancelled_caught:
             await run.warn("closing_timeout", f"the sandbox did not close this run within {CLOSING:.0f} s")
-        result = _result(run, ending, _salvage(run, ending, files), summary)
+        await _warn_of_shared_files(run)
+        run.config.writers.end(run.context.run_id)
+        result = _result(run, ending, _salvage(run, ending, traces.files), summary, traces.unattributed)
         await run.emit(
             RunEnded,
             status=result.status,
@@ -90,21 +95,24 @@ async def close(run: Run, ending: Ending) -> RunResult:
             error=result.error,
             usage=result.usage,
             warnings=result.warnings,
+            unattributed=result.unattributed,
         )
     return result
 
 
-async def _last_requests(run: Run, ending: Ending) -> tuple[tuple[FileTouched, ...], str]:
+async def _last_requests(run: Run, ending: Ending) -> tuple[Traces, str]:
     """What is asked of the sandbox at a run's end, in this order, so that files no longer change when hashed."""
     if ending.ended_by == "sandbox_lost":
-        return (), ""
+        return Traces(), ""
     await _end_execs(run)
-    files = await _files_touched(run, ending)
+    if ending.completion is None:
+        await _warn_of_absent_outputs(run)
+    traces = await find(run, hashed=ending.ended_by != "complete")
     summary, warnings = await bounded_summary(
         _summary(run, ending), sandbox=run.context.sandbox, run_id=run.context.run_id
     )
     run.warnings += warnings
-    return files, summary
+    return traces, summary
 
 
 def _summary(run: Run, ending: Ending) -> str:
@@ -120,7 +128,9 @@ def _salvage(run: Run, ending: Ending, files: tuple[FileTouched, ...]) -> Salvag
     )
 
 
-def _result(run: Run, ending: Ending, salvage: Salvage | None, summary: str) -> RunResult:
+def _result(
+    run: Run, ending: Ending, salvage: Salvage | None, summary: str, unattributed: Unattributed | None
+) -> RunResult:
     delivery = ending.completion or Completion(summary="")
     return RunResult(
         run_id=run.context.run_id,
@@ -135,6 +145,7 @@ def _result(run: Run, ending: Ending, salvage: Salvage | None, summary: str) -> 
         usage=run.usage,
         cost=run.purse.cost,
         warnings=(*run.warnings, *delivery.warnings),
+        unattributed=unattributed,
     )
 
 
@@ -148,39 +159,21 @@ async def _end_execs(run: Run) -> None:
             await run.warn("background_ended", f"what {end.exec_id} had left running was ended with this run{how}")
 
 
-async def _files_touched(run: Run, ending: Ending) -> tuple[FileTouched, ...]:
-    """What differs from the snapshot at the run's start, hashed. Where siblings ran, theirs is in it too."""
-    before = run.state.snapshot
-    if ending.ended_by == "complete" or before is None:
-        return ()
+async def _warn_of_shared_files(run: Run) -> None:
+    """Name the files that this run's tools wrote and another run's too: one of them may not be what was meant."""
+    shared = sorted(run.config.writers.shared(run.context.run_id).items())
+    for path, others in shared[:SHARED_NAMED]:
+        await run.warn("shared_file", f"{shown(path)} was written by this run and by {', '.join(others)}")
+    if len(shared) > SHARED_NAMED:
+        await run.warn("shared_file", f"{len(shared) - SHARED_NAMED} more files were written by other runs too")
+
+
+async def _warn_of_absent_outputs(run: Run) -> None:
+    """Say which declared outputs are absent when nothing was completed that would have said so."""
     try:
-        changed = _changes(before, await run.context.sandbox.snapshot())
-        if len(changed) > FILES_TOUCHED:
-            await run.warn("salvage_cut", f"{len(changed)} files changed; the salvage lists {FILES_TOUCHED}")
-            changed = changed[:FILES_TOUCHED]
-        stats = await run.context.sandbox.stat([path for path, _ in changed], digest=True)
-    except PathError as error:
-        await run.warn("salvage_failed", f"the changed files could not be listed: {error.message}")
-        return ()
-    return tuple(
-        FileTouched(path=stat.path, sha256=stat.sha256, change=change)
-        for (_, change), stat in zip(changed, stats, strict=True)
-        if isinstance(stat, FileStat)
-    )
-
-
-def _changes(before: Snapshot, after: Snapshot) -> list[tuple[str, Change]]:
-    changed: list[tuple[str, Change]] = []
-    for path, now in sorted(after.entries.items()):
-        then = before.entries.get(path)
-        if now.type not in ("file", "symlink") or (then is not None and _identity(then) == _identity(now)):
-            continue
-        if then is None:
-            changed.append((path, "unknown" if before.truncated else "created"))
-        else:
-            changed.append((path, "modified"))
-    return changed
-
-
-def _identity(stat: FileStat) -> tuple[int, int, int, int]:
-    return stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns
+        absent = await expected.absent(run.tool_context("closing"))
+    except (PathError, ToolError) as error:
+        await run.warn("expected_outputs", f"whether the expected outputs exist is unknown: {error.message}")
+        return
+    if absent:
+        await run.warn("expected_outputs", f"expected outputs that do not exist: {', '.join(absent)}")

@@ -20,12 +20,14 @@ from kinfold.messages import (
     SkippedPath,
     Status,
     ToolSpec,
+    Unattributed,
     Usage,
 )
 from kinfold.models.base import Effort, Model
 from kinfold.tools import registry
 from kinfold.tools.base import Completion, RunState, Spawn, Tool, ToolContext
 from kinfold.tools.people import People
+from kinfold.tools.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +63,10 @@ class LoopConfig:
     extra_tools: tuple[Tool, ...] = ()
     chunk_timeout: float = CHUNK_TIMEOUT
     tool_patience: float = TOOL_PATIENCE
+    writers: Writers = field(default_factory=Writers)
+    """The record of the task that this run belongs to."""
+    task_extras: bool = False
+    """Whether the `task` tool takes `expected_outputs`, which the seed's schema does not know."""
     purse: Purse | None = None
     """The purse that pays, made by whoever also charges others to it; None: a new one with `budget`."""
 
@@ -80,6 +86,8 @@ class LoopInput:
     parent_run_id: str | None = None
     tool_call_id: str | None = None
     """Of a subagent: the parent's call that started it."""
+    expected_outputs: tuple[str, ...] = ()
+    """Of a subagent: globs of the files that its parent waits for."""
     spawn: Spawn | None = None
     """How a tool of this run starts a subagent. Never given to a subagent: the depth is 1."""
     people: People | None = None
@@ -104,6 +112,7 @@ class RunResult:
     cost: float | None = None
     """US dollars of this run and all that it started; None: a price is not known."""
     warnings: tuple[str, ...] = ()
+    unattributed: Unattributed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +168,10 @@ class Run:
             raise ValueError("a subagent cannot start subagents: the depth is 1")
         if input.kind == "subagent" and (input.people is not None or FORBIDDEN_IN_SUBAGENTS & {*config.tool_keys}):
             raise ValueError(f"a subagent never has {', '.join(sorted(FORBIDDEN_IN_SUBAGENTS))}, nor people to ask")
-        tools = registry.select(config.tool_keys, definitions=config.definitions, extra=config.extra_tools)
+        tools = registry.select(
+            config.tool_keys, definitions=config.definitions, extra=config.extra_tools, task_extras=config.task_extras
+        )
+        config.writers.begin(context.run_id, input.label)
         return cls(
             context=context,
             config=config,
@@ -208,6 +220,8 @@ class Run:
             env=self.env,
             spawn=self.input.spawn,
             people=self._people,
+            writers=self.config.writers,
+            expected_outputs=self.input.expected_outputs,
             failed_siblings=failed_siblings,
         )
 

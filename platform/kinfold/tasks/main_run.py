@@ -14,6 +14,7 @@ from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.log import EventLog
 from kinfold.tasks.plan import Plan
 from kinfold.tasks.result import RunLimits
+from kinfold.tools.writers import Writers
 
 
 class MainRun:
@@ -31,6 +32,7 @@ class MainRun:
             timezone=plan.timezone,
             writer=log.emit,
         )
+        self._writers = Writers()
         config = DelegationConfig(
             definitions=plan.definitions,
             model=plan.model,
@@ -38,6 +40,7 @@ class MainRun:
             extra_tools=plan.tools,
             slots=limits.concurrency or SLOTS,
             user_turns=(plan.prompt,),
+            writers=self._writers,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 
@@ -52,6 +55,8 @@ class MainRun:
             budget=self._limits.budget,
             definitions=plan.definitions,
             extra_tools=plan.tools,
+            writers=self._writers,
+            task_extras=plan.task_extras,
             purse=self._purse,
         )
         asked = LoopInput(

@@ -38,6 +38,8 @@ class Copied:
 
     files: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """A line for each link or other special file inside of a directory: not delivered, and no failure."""
 
 
 class OutDirectory:
@@ -105,7 +107,7 @@ class OutDirectory:
             elif entry.type == "file":
                 await self._take_file(entry.path, digests[entry.path], sandbox, copied)
             else:
-                copied.problems.append(f"{shown(entry.path)} was not copied out: a {entry.type} inside a directory")
+                copied.left_out.append(f"{shown(entry.path)} was left out: a {entry.type} inside a directory")
 
     async def _take_file(self, source: str, sha256: str | None, sandbox: Sandbox, copied: Copied) -> None:
         *above, name = _components(source)

@@ -34,6 +34,7 @@ class Plan:
     tools: tuple[Tool, ...]
     tool_keys: tuple[str, ...]
     """Of the main agent: all there is."""
+    task_extras: bool
     spec: SandboxSpec
     user_id: str
     timezone: str
@@ -54,6 +55,7 @@ def make_plan(
     workspace: StrPath | None,
     user_id: str,
     timezone: str,
+    task_extras: bool = False,
     people: People | None = None,
 ) -> Plan:
     """Check and resolve everything that can be known now. Raises `ConfigError`."""
@@ -77,6 +79,7 @@ def make_plan(
         definitions=tuple(definitions),
         tools=tuple(tools),
         tool_keys=keys,
+        task_extras=task_extras,
         spec=_spec(spec, workspace),
         user_id=user_id,
         timezone=_known_timezone(timezone),

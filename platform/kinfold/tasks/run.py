@@ -31,6 +31,7 @@ async def run(
     out: StrPath | None = None,
     provider: Provider | None = None,
     people: People | None = None,
+    task_extras: bool = False,
 ) -> TaskResult:
     """Run a prompt in a sandbox of its own, wait for the end, close the sandbox; the arguments are `ParentTask`'s.
 
@@ -50,6 +51,7 @@ async def run(
         out=out,
         provider=provider,
         people=people,
+        task_extras=task_extras,
     )
     async with task:
         await task.start()
@@ -71,6 +73,7 @@ def run_sync(
     out: StrPath | None = None,
     provider: Provider | None = None,
     people: People | None = None,
+    task_extras: bool = False,
 ) -> TaskResult:
     """`run` for a program without an event loop. Ctrl-C closes the task and raises `KeyboardInterrupt`."""
     call = functools.partial(
@@ -87,5 +90,6 @@ def run_sync(
         out=out,
         provider=provider,
         people=people,
+        task_extras=task_extras,
     )
     return anyio.run(call)

@@ -78,12 +78,14 @@ class ParentTask:
         provider: Provider | None = None,
         state_dir: StrPath | None = None,
         people: People | None = None,
+        task_extras: bool = False,
     ) -> None:
         """Nothing happens before `start`.
 
         `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
         `provider`: None means a `DockerProvider` that lives as long as this task.
+        `task_extras`: the `task` tool takes `expected_outputs` too, globs of files to wait for.
         `people`: who answers the main agent's questions; None: nobody, and it has no tool to ask.
         `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
@@ -91,6 +93,7 @@ class ParentTask:
         self._plan = functools.partial(
             make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
             workspace=workspace, user_id=user_id, timezone=timezone, people=people,
+            task_extras=task_extras,
         )  # fmt: skip
         self._limits = limits or RunLimits()
         self._out_path = out
@@ -320,7 +323,7 @@ class ParentTask:
             usage=main.usage(run.usage),
             cost=run.cost,
             records=main.records,
-            warnings=(*_not_enforced(sandbox), *run.warnings, *copied.problems),
+            warnings=(*_not_enforced(sandbox), *run.warnings, *copied.problems, *copied.left_out),
             salvage=run.salvage,
             error=run.error or _copy_error(copied),
             workspace=sandbox.ref.workspace,

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from kinfold.events import Emit
 from kinfold.messages import Artifact, ImageBlock, SkippedPath, TaskOutput, TextBlock
 from kinfold.sandbox.base import Snapshot
+from kinfold.tools.writers import Writers
 
 if TYPE_CHECKING:
     from kinfold.sandbox.sandbox import Sandbox
@@ -50,6 +51,8 @@ class SpawnRequest:
     description: str
     prompt: str
     tool_call_id: str
+    expected_outputs: tuple[str, ...] = ()
+    """Globs of files that must exist before the subagent's `complete` is accepted."""
 
 
 Spawn = Callable[[SpawnRequest], Awaitable[TaskOutput]]
@@ -76,6 +79,8 @@ class RunState:
     """The workspace's metadata at the run's start; None: not taken, so `change` is `unknown`."""
     complete_refused: bool = False
     """`complete` was answered with an error once; the second time it is accepted with a warning."""
+    outputs_refused: bool = False
+    """The same for expected outputs that were absent."""
     last_tool_error: str | None = None
     spills: int = 0
     """Tool results that went to a file under `.kinfold/`."""
@@ -102,6 +107,9 @@ class ToolContext:
     """None in a subagent: depth is 1."""
     people: People | None = None
     """Who answers questions; None in a subagent, and where nobody does."""
+    writers: Writers = field(default_factory=Writers)
+    """Who wrote what in the shared workspace; one record for all runs of the task."""
+    expected_outputs: tuple[str, ...] = ()
     failed_siblings: int = 0
     """How many other calls of this step failed; `complete` runs last and looks."""
 

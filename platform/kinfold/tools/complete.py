@@ -13,7 +13,7 @@ from kinfold.errors import PathError, PathReason, ToolError
 from kinfold.messages import Artifact, SkippedPath, SkipReason
 from kinfold.sandbox.base import SCRATCH, WORKSPACE, FileStat
 from kinfold.sandbox.workspace import is_under_root, normalize
-from kinfold.tools import provenance, words
+from kinfold.tools import expected, provenance, words
 from kinfold.tools.base import Completion, Tool, ToolContext, ToolOutcome
 from kinfold.tools.names import shown
 from kinfold.tools.spill import bounded_summary
@@ -74,6 +74,16 @@ async def _call(context: ToolContext, arguments: CompleteArguments) -> ToolOutco
             "Not completed yet: " + "; ".join(objections) + ".",
             hint="put it right and call complete again; called again as it is, it is accepted with a warning",
         )
+    absent = await expected.absent(context)
+    if absent and not context.state.outputs_refused:
+        context.state.outputs_refused = True
+        raise ToolError(
+            f"Not completed yet: {len(absent)} of {len(context.expected_outputs)} expected outputs do not exist: "
+            f"{', '.join(absent)}.",
+            hint="write them and call complete again; called again as it is, it is accepted with a warning",
+        )
+    if absent:
+        objections.append(f"expected outputs do not exist: {', '.join(absent)}")
     delivery.warnings += [f"complete was accepted although {objection}" for objection in objections]
     summary, cut = await bounded_summary(arguments.summary, sandbox=context.sandbox, run_id=context.run_id)
     return Completion(

@@ -63,7 +63,8 @@ async def _current(context: ToolContext, path: str) -> tuple[str, str]:
     if versions.digest(data) != seen:
         context.state.read_versions.pop(path, None)
         raise ToolError(
-            f"{shown(path)} was changed since you last read or wrote it; nothing was changed by you",
+            f"{shown(path)} was changed since you last read or wrote it"
+            f"{versions.written_by(context, path)}; nothing was changed by you",
             hint="somebody else works on it: read_file it again and decide anew",
         )
     try:

@@ -18,6 +18,7 @@ from kinfold.errors import ConfigError, PathError, ToolError
 from kinfold.events import ToolEnded, ToolStarted
 from kinfold.messages import TextBlock, ToolCall, ToolSpec
 from kinfold.tools import (
+    apart,
     ask_user_question,
     bash,
     complete,
@@ -66,7 +67,11 @@ _KEY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def select(
-    keys: Iterable[str], *, definitions: Iterable[SubagentDefinition] = (), extra: Iterable[Tool] = ()
+    keys: Iterable[str],
+    *,
+    definitions: Iterable[SubagentDefinition] = (),
+    extra: Iterable[Tool] = (),
+    task_extras: bool = False,
 ) -> dict[str, Tool]:
     """The tools of one agent, by key. `complete` is always among them; `task` when it is listed and has definitions.
 
@@ -77,7 +82,7 @@ def select(
     chosen: dict[str, Tool] = {}
     for key in keys:
         if key == task.KEY:
-            built = task.build(tuple(definitions))
+            built = task.build(tuple(definitions), extras=task_extras)
             if built is not None:
                 chosen[key] = built
         elif key in own or key in SHIPPED:
@@ -116,7 +121,7 @@ async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolConte
         result = await _answer(tools, call, context) if clean is None else _unsayable(call)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
-            await context.emit(_ended(call, True, started, type(error).__name__, fields))
+            await context.emit(_ended(call, True, started, _cut_short(error), fields))
         raise
     failed = isinstance(result, ToolOutcome) and result.is_error
     text = _text(result)
@@ -138,7 +143,7 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
     except ValidationError as error:
         return _failed(explain.invalid_arguments(tool.key, tool.arguments, error))
     try:
-        result = await tool.call(context, arguments)
+        result = await _call(tool, context, arguments)
     except ToolError as error:
         result = _failed(error.message, error.hint)
     except PathError as error:
@@ -146,6 +151,18 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
     if isinstance(result, Completion):
         return result
     return await spill.fit(result, tool=tool.key, budget=tool.result_budget, context=context)
+
+
+async def _call(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutcome | Completion:
+    if (tool.key in SHIPPED and tool.key != bash.TOOL.key) or tool.key == task.KEY:
+        return await tool.call(context, arguments)
+    with context.writers.program(context.run_id) as goes_on:
+        if tool.key in SHIPPED:
+            result = await tool.call(context, arguments)
+        else:
+            result = await apart.call(tool, context, arguments)
+        goes_on[0] = bool(context.state.exec_offsets)
+    return result
 
 
 def _clean(arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -160,6 +177,13 @@ def _clean(arguments: dict[str, Any]) -> dict[str, Any] | None:
         clean: dict[str, Any] = json.loads(text.encode("utf-8", "replace"))
         return clean
     return None
+
+
+def _cut_short(error: BaseException) -> str:
+    """What the event of a call says that never answered."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return "ended before it answered: its run was stopped, or ran out of time"
+    return f"{type(error).__name__}: {error}"
 
 
 def _unsayable(call: ToolCall) -> ToolOutcome:

@@ -7,7 +7,7 @@ upward callable, `ToolContext.spawn`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
@@ -17,11 +17,14 @@ from kinfold.messages import Artifact, TaskOutput
 from kinfold.tools import words
 from kinfold.tools.base import SpawnRequest, Tool, ToolContext, ToolOutcome
 from kinfold.tools.names import shown
+from kinfold.tools.patterns import MAX_PATTERN, Pattern
 
 KEY = "task"
 LABEL_LIMIT = 80
 """Characters of `description`."""
 RESULT_BUDGET = 65_536
+MAX_OUTPUTS = 50
+ExpectedOutput = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 FILES_SHOWN = 20
 """Touched files of a run that did not complete, named to the parent."""
 
@@ -52,7 +55,24 @@ class TaskArguments(BaseModel):
         return text
 
 
-def build(definitions: Sequence[SubagentDefinition]) -> Tool | None:
+class Extras(TaskArguments):
+    """What the call may hold besides, where `task_extras` is on."""
+
+    expected_outputs: tuple[ExpectedOutput, ...] = Field(
+        default=(),
+        max_length=MAX_OUTPUTS,
+        description="Globs, relative to the workspace, of files that must exist before its completion is accepted.",
+    )
+
+    @field_validator("expected_outputs")
+    @classmethod
+    def _are_globs(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            Pattern(pattern)
+        return patterns
+
+
+def build(definitions: Sequence[SubagentDefinition], *, extras: bool = False) -> Tool | None:
     """The tool for these definitions; None when there are none: an agent without subagents never hears of `task`.
 
     Raises `ConfigError` when two definitions have one type.
@@ -66,7 +86,9 @@ def build(definitions: Sequence[SubagentDefinition]) -> Tool | None:
     listed = "\n".join(f"- {definition.type}: {definition.description.strip()}" for definition in definitions)
     choice = Field(description=f"Which kind of subagent does the work. There are:\n{listed}")
     one_of: Any = Literal[tuple(types)]
-    arguments: type[BaseModel] = create_model("TaskCall", __base__=TaskArguments, subagent_type=(one_of, choice))
+    arguments: type[BaseModel] = create_model(
+        "TaskCall", __base__=Extras if extras else TaskArguments, subagent_type=(one_of, choice)
+    )
     return Tool(
         key=KEY,
         words=words.beside(__file__),
@@ -87,6 +109,7 @@ async def _call(context: ToolContext, arguments: Any) -> ToolOutcome:
             description=arguments.description,
             prompt=arguments.prompt,
             tool_call_id=context.call_id,
+            expected_outputs=getattr(arguments, "expected_outputs", ()),
         )
     )
     return ToolOutcome.of(render_output(output), is_error=output.status == "error", data=output)
@@ -99,6 +122,7 @@ def render_output(output: TaskOutput) -> str:
         lines.append(f"error: {output.error.code}: {_one_line(output.error.message)}")
         lines += [f"hint: {_one_line(output.error.hint)}"] if output.error.hint else []
     lines += _touched(output)
+    lines += _unattributed(output)
     if output.warnings:
         lines += ["warnings:", *(f"- {_one_line(warning)}" for warning in output.warnings)]
     lines += ["summary:", output.summary.strip() or "(none)"]
@@ -144,6 +168,16 @@ def _touched(output: TaskOutput) -> list[str]:
     if salvage.last_tool_error:
         lines.append(f"last tool error: {_one_line(salvage.last_tool_error)}")
     return lines
+
+
+def _unattributed(output: TaskOutput) -> list[str]:
+    """Changes that may be this run's or that of another which ran programs at the same time."""
+    if output.unattributed is None:
+        return []
+    files, runs = output.unattributed.files, ", ".join(output.unattributed.runs)
+    lines = [f"files changed meanwhile by a program of one of {runs} ({len(files)}):"]
+    lines += [f"- {shown(file.path)} ({file.change})" for file in files[:FILES_SHOWN]]
+    return lines + ([f"- and {len(files) - FILES_SHOWN} more"] if len(files) > FILES_SHOWN else [])
 
 
 def _one_line(text: str) -> str:

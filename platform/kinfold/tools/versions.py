@@ -29,19 +29,28 @@ async def save(context: ToolContext, path: str, data: bytes, *, seen: str | None
         if error.reason != "conflict":
             raise
         context.state.read_versions.pop(path, None)
-        raise _conflict(path, seen) from error
-    context.state.read_versions[path] = written.sha256 or digest(data)
+        raise _conflict(path, seen, context) from error
+    sha256 = written.sha256 or digest(data)
+    context.state.read_versions[path] = sha256
     context.state.written.add(path)
+    context.writers.wrote(path, context.run_id, sha256)
     return written
 
 
-def _conflict(path: str, seen: str | None) -> ToolError:
+def written_by(context: ToolContext, path: str) -> str:
+    """Whose tool wrote the file last, as a clause; empty where that was this run, or no tool."""
+    other = context.writers.last(path, but=context.run_id)
+    return f" ({other} wrote it last)" if other else ""
+
+
+def _conflict(path: str, seen: str | None, context: ToolContext) -> ToolError:
+    by = written_by(context, path)
     if seen is None:
         return ToolError(
-            f"{shown(path)} exists, and you have not read it; nothing was written",
+            f"{shown(path)} exists{by}, and you have not read it; nothing was written",
             hint="read_file it first if it is yours to replace, or choose another name",
         )
     return ToolError(
-        f"{shown(path)} was changed or removed since you last read or wrote it; nothing was written",
+        f"{shown(path)} was changed or removed since you last read or wrote it{by}; nothing was written",
         hint="somebody else works on it: read_file it again and decide anew",
     )

@@ -81,8 +81,8 @@ class Delegation:
     async def spawn(self, request: SpawnRequest) -> TaskOutput:
         """Run one subagent to its end and return what it delivers.
 
-        Raises `ToolError` for an unknown type, a running twin, and a total used up, `SandboxLost` when the sandbox died under
-        the subagent. A failed subagent is a `TaskOutput`; it cancels nobody.
+        Raises `ToolError` for an unknown type, a running twin and a total used up, `SandboxLost` when the sandbox died
+        under the subagent. A failed subagent is a `TaskOutput`; it cancels nobody.
         """
         definition = self._definition(request.subagent_type)
         if self._started >= self._config.total:

@@ -89,7 +89,7 @@ async def test_a_failed_compaction_is_a_warning_and_the_run_goes_on() -> None:
 
 async def test_an_overflow_that_the_service_reports_compacts_once_and_goes_on_over_real_http() -> None:
     bodies: list[Mapping[str, Any]] = []
-    script = [
+    script: list[Answer | Refusal] = [
         Answer.call("flood", {}, id="toolu_1"),
         Answer.call("flood", {}, id="toolu_2"),
         TOO_LONG,
@@ -106,7 +106,7 @@ async def test_an_overflow_that_the_service_reports_compacts_once_and_goes_on_ov
 
 
 async def test_an_overflow_that_compaction_does_not_cure_is_the_context_ending() -> None:
-    script = [Answer.call("flood", {}, id="toolu_1"), Answer.call("flood", {}, id="toolu_2"), *[TOO_LONG] * 3]
+    script: list[Answer | Refusal] = [*(Answer.call("flood", {}, id=f"toolu_{n}") for n in (1, 2)), *[TOO_LONG] * 3]
     stage = Stage()
     async with MessagesApi(script) as api:
         model = AnthropicModel("claude-sonnet-5", api_key=api.api_key, base_url=api.base_url)

@@ -38,20 +38,7 @@ void frozen_less(void)
     }
 }
 
-/* Has no other exec a process? Then all that the agent has is its. */
-static bool is_alone(const struct exec *e)
-{
-    LIST_EACH(l, spare, &kf.execs) {
-        const struct exec *other = OWNER_OF(l, struct exec, link);
-        if (other != e && other->shim != NULL && !other->tree_empty) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Stop everything, so that the shim can find and kill its own; where all is its own, kill it without a look: who is to
- * stop and then to die must get to run twice, beside hundreds that spin. */
+/* Stop everything, so that the shim can find and kill its own. */
 void freeze_begin(struct exec *e)
 {
     struct shim_message m = {.kind = kf.is_pid1 ? SHIM_FROZEN : SHIM_LAST, .serial = e->serial};
@@ -61,12 +48,7 @@ void freeze_begin(struct exec *e)
     if (kf.is_pid1) {
         e->frozen = true;
         e->freeze_deadline = kf.now + FREEZE_LIMIT;
-        if (is_alone(e) && signal_everyone(SIGKILL)) {
-            kf.freezers++; /* nothing starts before it is dead */
-            m.kind = SHIM_SWEPT;
-        } else {
-            frozen_more();
-        }
+        frozen_more();
     }
     shim_send(e->shim, &m);
 }

@@ -114,13 +114,6 @@ static void on_message(const struct shim_message *m, const char *more, size_t le
         me.phase = FROZEN;
         frozen_round();
         break;
-    case SHIM_SWEPT:
-        me.phase = FROZEN;
-        me.swept = true;
-        me.reaped_seen = me.reaped;
-        me.looked_us = shim_now_us();
-        reap_and_tell();
-        break;
     case SHIM_LAST:
         me.phase = LAST;
         me.deadline_us = shim_now_us() + LAST_LIMIT_US;

@@ -15,7 +15,7 @@
 void tell_with(struct shim_message m, const void *more, size_t length)
 {
     m.serial = me.serial;
-    m.killed = (uint32_t)me.done_count + me.swept_count;
+    m.killed = (uint32_t)me.done_count;
     struct iovec parts[2] = {{&m, sizeof m}, {(void *)(uintptr_t)more, length}};
     struct msghdr packet = {.msg_iov = parts, .msg_iovlen = length > 0 ? 2 : 1};
     while (sendmsg(me.o.socket, &packet, MSG_NOSIGNAL) < 0 && errno == EINTR) {
@@ -33,7 +33,6 @@ bool reap(void)
         int status;
         pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
         me.reaped += pid > 0;
-        me.swept_count += pid > 0 && me.swept && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
         if (pid > 0 && pid == me.leader && !me.leader_reaped) {
             me.leader_reaped = true;
             me.leader_status = status;
@@ -49,8 +48,7 @@ static void become_idle(void)
 {
     me.phase = IDLE;
     me.deadline_us = 0;
-    me.done_count = me.swept_count = 0;
-    me.swept = false;
+    me.done_count = 0;
 }
 
 /* Reap, and report what that showed: the leader's end, and the proof of the tree's. */
@@ -112,7 +110,7 @@ static uint32_t signal_scanned(int signal, uint64_t until)
             continue;
         }
         count++;
-        if (signal == SIGKILL && !me.swept) {
+        if (signal == SIGKILL) {
             count_kill(p);
         }
     }

@@ -15,7 +15,6 @@ enum shim_kind {
     SHIM_KILL,      /* n: grace in ms, b: 1 to freeze without trying rounds first: end every descendant, with proof */
     SHIM_SIGNAL,    /* a: signal, b: whom */
     SHIM_FROZEN,    /* every process of the agent is stopped now: kill yours */
-    SHIM_SWEPT,     /* init has sent KILL to all of the agent's processes, and all of them are yours: reap and count */
     SHIM_LAST,      /* init has sent KILL to all of the agent's processes: reap, and say so or give up */
     SHIM_LIST,      /* name the living descendants */
     SHIM_BIGGEST,   /* which child of init has the most descendants? */

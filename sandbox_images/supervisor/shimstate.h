@@ -23,8 +23,6 @@ struct shim_state {
     uint64_t reaped;          /* processes reaped so far */
     uint64_t deadline_us;     /* of the phase; 0: none */
     uint64_t reaped_seen, looked_us; /* at the last sign of dying while all are stopped */
-    bool swept;               /* all was sent KILL by init: who dies of it is counted when reaped */
-    uint32_t swept_count;
     bool crowded;             /* near the pids limit: a scan beside a fork bomb would take seconds */
     struct scan scan;
     struct { pid_t pid; uint64_t start; } *done; /* whom we sent KILL, so that nobody is counted twice */

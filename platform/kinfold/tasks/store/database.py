@@ -2,7 +2,7 @@
 
 WAL: a reader never waits for the writer, nor the writer for readers. `busy_timeout`: how long a writer waits for
 another process's. `synchronous = FULL`: what was reported as kept is there after a power cut; that is one fsync a
-commit, and nothing that a program in a sandbox waits for commits (measured: below 2 ms beside a create of 400). One
+commit, and nothing that a program in a sandbox waits for commits. One
 writer at a time: a lock in this process, `BEGIN IMMEDIATE` between processes, so that a reading that a write depends on
 cannot be overtaken.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
@@ -29,6 +29,18 @@ DEFAULT_TOOL_KEYS = (
 """What a definition that lists no tools may use."""
 
 MAX_STEPS = 1_000
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return pattern
+
+
+RegularExpression = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_compiles)]
+"""Python's `re`; checked when the value is made."""
 
 
 class _Part(BaseModel):
@@ -53,16 +65,7 @@ class TextMatches(_Part):
     """Ends the run after a step whose text this regular expression is found in (Python's `re.search`)."""
 
     type: Literal["text_matches"] = "text_matches"
-    pattern: str = Field(min_length=1, max_length=1_000)
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"is not a regular expression: {error}") from None
-        return pattern
+    pattern: RegularExpression
 
 
 class IgnoredField(_Part):

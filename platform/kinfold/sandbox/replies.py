@@ -144,6 +144,8 @@ _END_TAIL = Struct("<QQi5Q")
 _USAGE = Struct("<16Q")
 _OWNER_END = Struct("<QII")
 _KEPT = Struct("<BQ")
+_NUMBER32, _NUMBER64, _PORT = Struct("<I"), Struct("<Q"), Struct("<H")
+_KILLED, _ROOM = Struct("<II"), Struct("<IQ")
 _LEAST_ITEM = 4 + 1 + _FAILURE.size
 
 
@@ -351,27 +353,27 @@ def listing_end(payload: bytes | memoryview) -> tuple[bool, int]:
     return truncated, count
 
 
+def _whole(payload: bytes | memoryview, layout: Struct) -> tuple[int, ...]:
+    """A payload that is nothing but the integers of `layout`."""
+    reader = PayloadReader(payload)
+    numbers = reader.take(layout)
+    reader.done()
+    return numbers
+
+
 def number32(payload: bytes | memoryview) -> int:
     """OK of SIGNAL."""
-    reader = PayloadReader(payload)
-    number = reader.u32()
-    reader.done()
-    return number
+    return _whole(payload, _NUMBER32)[0]
 
 
 def number64(payload: bytes | memoryview) -> int:
     """OK of REMOVE."""
-    reader = PayloadReader(payload)
-    number = reader.u64()
-    reader.done()
-    return number
+    return _whole(payload, _NUMBER64)[0]
 
 
 def killed(payload: bytes | memoryview) -> tuple[int, int]:
     """OK of KILL: how many were killed, how many survived."""
-    reader = PayloadReader(payload)
-    dead, survivors = reader.u32(), reader.u32()
-    reader.done()
+    dead, survivors = _whole(payload, _KILLED)
     return dead, survivors
 
 
@@ -388,10 +390,7 @@ def owner_ends(payload: bytes | memoryview) -> list[tuple[int, int, int]]:
 
 def usage(payload: bytes | memoryview) -> list[int | None]:
     """OK of USAGE: its sixteen numbers, None where one is not readable."""
-    reader = PayloadReader(payload)
-    numbers = reader.take(_USAGE)
-    reader.done()
-    return [None if number == NOT_READABLE else number for number in numbers]
+    return [None if number == NOT_READABLE else number for number in _whole(payload, _USAGE)]
 
 
 def execs(payload: bytes | memoryview) -> list[ExecState]:
@@ -411,9 +410,7 @@ def execs(payload: bytes | memoryview) -> list[ExecState]:
 
 def kept_end(payload: bytes | memoryview) -> tuple[int, int]:
     """OK of KEPT: the exec's state and the stream's total."""
-    reader = PayloadReader(payload)
-    state, total = reader.take(_KEPT)
-    reader.done()
+    state, total = _whole(payload, _KEPT)
     if not 1 <= state <= 3:
         raise ProtocolViolation(f"an exec in state {state}")
     return state, total
@@ -421,18 +418,12 @@ def kept_end(payload: bytes | memoryview) -> tuple[int, int]:
 
 def egress_ready(payload: bytes | memoryview) -> int:
     """EGRESS_READY: the port."""
-    reader = PayloadReader(payload)
-    port = reader.u16()
-    reader.done()
-    return port
+    return _whole(payload, _PORT)[0]
 
 
 def egress_stream(payload: bytes | memoryview) -> int:
     """EGRESS_OPENED, EGRESS_ENDED, EGRESS_GONE: the stream's number."""
-    reader = PayloadReader(payload)
-    number = reader.u32()
-    reader.done()
-    return number
+    return _whole(payload, _NUMBER32)[0]
 
 
 def egress_bytes(payload: bytes | memoryview) -> tuple[int, memoryview]:
@@ -446,7 +437,5 @@ def egress_bytes(payload: bytes | memoryview) -> tuple[int, memoryview]:
 
 def egress_room(payload: bytes | memoryview) -> tuple[int, int]:
     """EGRESS_ROOM: the stream's number and the offset that may be reached."""
-    reader = PayloadReader(payload)
-    number, limit = reader.u32(), reader.u64()
-    reader.done()
+    number, limit = _whole(payload, _ROOM)
     return number, limit

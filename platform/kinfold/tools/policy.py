@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kinfold.definitions.definition import RegularExpression
 from kinfold.errors import ConfigError
 from kinfold.tools.people import Answer, Asked
 
@@ -29,17 +30,8 @@ Otherwise = Literal["deny", "default"]
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    match: str = Field(min_length=1, max_length=1_000)
+    match: RegularExpression
     answer: str = Field(min_length=1, max_length=10_000)
-
-    @field_validator("match")
-    @classmethod
-    def _compiles(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"is not a regular expression: {error}") from None
-        return pattern
 
 
 class _File(BaseModel):

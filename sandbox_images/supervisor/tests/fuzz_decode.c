@@ -7,26 +7,9 @@
 #include "files.h"
 #include "frames.h"
 #include "fuzz_count.h"
-#include "wanted.h"
+#include "fuzz_exec.h"
 
 static const struct kf_root root = {.fd = -1, .mount = "/workspace"};
-
-static void exec(const uint8_t *payload, size_t length)
-{
-    struct wanted w;
-    const char *wrong;
-    if (!wanted_decode(kf_reader(payload, length), &w, &wrong))
-        return;
-    struct kf_reader lists[] = {w.argv, w.env};
-    uint32_t counts[] = {w.argc, w.envc}, n;
-    for (int which = 0; which < 2; which++) {
-        for (uint32_t i = 0; i < counts[which]; i++) {
-            const uint8_t *bytes = kf_get_bytes(&lists[which], &n);
-            if (!bytes || bytes < payload || bytes + n > payload + length || (!wrong && memchr(bytes, 0, n)))
-                abort();
-        }
-    }
-}
 
 /* The gets in an order that the payload itself gives, each looked at for staying inside; then the same value written again. */
 static void gets(const uint8_t *payload, size_t length)

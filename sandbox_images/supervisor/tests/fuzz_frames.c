@@ -12,8 +12,8 @@
 #include "files.h"
 #include "frames.h"
 #include "fuzz_count.h"
+#include "fuzz_exec.h"
 #include "turn.h"
-#include "wanted.h"
 
 #define ROOM_EVERY 2048 /* inputs between two sweeps of the root */
 
@@ -94,24 +94,6 @@ static void read_everything(const uint8_t *payload, size_t length)
     const uint8_t *at = kf_get_rest(&r, &rest);
     if (at && at + rest != payload + length)
         abort();
-}
-
-/* EXEC: what was decoded must lie within the payload, every argument and entry of it. */
-static void exec(const uint8_t *payload, size_t length)
-{
-    struct wanted w;
-    const char *wrong;
-    if (!wanted_decode(kf_reader(payload, length), &w, &wrong))
-        return;
-    struct kf_reader lists[] = {w.argv, w.env};
-    uint32_t counts[] = {w.argc, w.envc}, n;
-    for (int which = 0; which < 2; which++) {
-        for (uint32_t i = 0; i < counts[which]; i++) {
-            const uint8_t *bytes = kf_get_bytes(&lists[which], &n);
-            if (!bytes || bytes < payload || bytes + n > payload + length || (!wrong && memchr(bytes, 0, n)))
-                abort();
-        }
-    }
 }
 
 #define CLAIM 5u

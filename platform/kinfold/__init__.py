@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         EngineUnavailable,
         ImageMissing,
         KinfoldError,
+        LeaseLost,
         LimitExceeded,
         ModelError,
         NotFound,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         SandboxError,
         SandboxLost,
         StartFailed,
+        StoreError,
         ToolError,
         Unenforceable,
     )
@@ -41,8 +43,8 @@ __version__ = "0.1.0"
 _HOME = {
     "kinfold.definitions": ("SubagentDefinition", "has_tool_call", "text_matches", "tokens_over"),
     "kinfold.errors": (
-        "ConfigError", "EngineUnavailable", "ImageMissing", "KinfoldError", "LimitExceeded", "ModelError", "NotFound",
-        "PathError", "SandboxError", "SandboxLost", "StartFailed", "ToolError", "Unenforceable",
+        "ConfigError", "EngineUnavailable", "ImageMissing", "KinfoldError", "LeaseLost", "LimitExceeded", "ModelError",
+        "NotFound", "PathError", "SandboxError", "SandboxLost", "StartFailed", "StoreError", "ToolError", "Unenforceable",
     ),
     "kinfold.messages": ("Artifact", "SkippedPath", "SubagentRecord", "TaskOutput", "Usage"),
     "kinfold.sandbox.base": ("Limits", "SandboxSpec"),
@@ -62,6 +64,7 @@ __all__ = [
     "EngineUnavailable",
     "ImageMissing",
     "KinfoldError",
+    "LeaseLost",
     "LimitExceeded",
     "Limits",
     "ModelError",
@@ -75,6 +78,7 @@ __all__ = [
     "SandboxSpec",
     "SkippedPath",
     "StartFailed",
+    "StoreError",
     "SubagentDefinition",
     "SubagentRecord",
     "TaskOutput",

@@ -16,7 +16,7 @@ async def box(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox
     """Holds the racers `swap` and `resize` in its workspace."""
     state = tmp_path_factory.mktemp("state")
     state.chmod(0o700)
-    async with sandbox_with(state, "swap", "resize") as made:
+    async with sandbox_with(state, "swap", "resize", disk_inodes=1_020_000) as made:
         yield made
 
 

@@ -66,7 +66,7 @@ async def test_a_huge_directory_that_is_listed_claimed_hashed_or_removed_holds_u
 
 @pytest.mark.slow
 async def test_a_directory_of_a_million_files_holds_up_nobody(own_state: Path) -> None:
-    async with sandbox_with(own_state, file_bytes=512 * MIB, memory_bytes=1024 * MIB) as box:
+    async with sandbox_with(own_state, file_bytes=512 * MIB, memory_bytes=1024 * MIB, disk_inodes=1_020_000) as box:
         await huge(box, 1_000_000)
         await beside(box, box.snapshot, 30)
         removal = asyncio.ensure_future(box.remove("many", recursive=True))

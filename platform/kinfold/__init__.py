@@ -44,7 +44,8 @@ _HOME = {
     "kinfold.definitions": ("SubagentDefinition", "has_tool_call", "text_matches", "tokens_over"),
     "kinfold.errors": (
         "ConfigError", "EngineUnavailable", "ImageMissing", "KinfoldError", "LeaseLost", "LimitExceeded", "ModelError",
-        "NotFound", "PathError", "SandboxError", "SandboxLost", "StartFailed", "StoreError", "ToolError", "Unenforceable",
+        "NotFound", "PathError", "SandboxError", "SandboxLost", "StartFailed", "StoreError", "ToolError",
+        "Unenforceable",
     ),
     "kinfold.messages": ("Artifact", "SkippedPath", "SubagentRecord", "TaskOutput", "Usage"),
     "kinfold.sandbox.base": ("Limits", "SandboxSpec"),

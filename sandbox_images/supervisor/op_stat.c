@@ -7,6 +7,7 @@
 
 #include "claim.h"
 #include "kinds.h"
+#include "near.h"
 
 enum { FLAG_DIGEST = 1, FLAG_CLAIM = 2 };
 enum stage { NEXT, FIND, FIND_TARGET, HASH, TREE };
@@ -22,6 +23,7 @@ struct stat_op {
     const uint8_t *path; /* the current one */
     uint32_t length;
     unsigned retries;
+    struct kf_near near;
     struct kf_find find;
     struct kf_record record;
     char target[PATH_MAX];
@@ -68,12 +70,17 @@ static void find_path(struct stat_op *op)
     op->stage = FIND;
 }
 
-static void begin_path(struct stat_op *op)
+static void begin_path(struct stat_op *op, struct kf_run *run)
 {
     op->left--;
     op->retries = 0;
     op->path = kf_get_bytes(&op->paths, &op->length);
-    find_path(op);
+    if (op->flags == 0 && kf_near_look(&op->near, op->base.root, op->path, op->length, &op->record.st)) {
+        op->record.has = 0;
+        kf_items_record(&op->items, &op->base, run, op->path, op->length, &op->record);
+    } else {
+        find_path(op);
+    }
 }
 
 /* Hash or walk what the descriptor in `find` stands for: the claimed thing itself, or a claimed link's target. */
@@ -192,7 +199,7 @@ static enum kf_step step(struct kf_op *base, struct kf_run *run)
                 kf_items_flush(&op->items, base, run);
                 return kf_finish(base, run, NULL, 0);
             }
-            begin_path(op);
+            begin_path(op, run);
             break;
         case FIND:
         case FIND_TARGET: step_find(op, run); break;
@@ -200,6 +207,7 @@ static enum kf_step step(struct kf_op *base, struct kf_run *run)
         case TREE: step_tree(op, run); break;
         }
     } while (!kf_slice_unit(&run->slice) && run->emitted + KF_MAX_PAYLOAD <= KF_STEP_BYTES);
+    kf_near_end(&op->near);
     return KF_AGAIN;
 }
 
@@ -207,6 +215,7 @@ static void close_op(struct kf_op *base)
 {
     struct stat_op *op = (struct stat_op *)base;
     end_item(op);
+    kf_near_end(&op->near);
     kf_items_end(&op->items);
     free(op->payload.at);
     free(op);
@@ -232,7 +241,7 @@ bool kf_op_stat(struct kf_reader *r, const struct kf_root *root, uint8_t type, s
     op->base.verbs = &verbs;
     op->flags = flags;
     op->left = count;
-    op->find.fd = op->find.dir = op->find.here = op->digest.fd = -1;
+    op->near.dir = op->find.fd = op->find.dir = op->find.here = op->digest.fd = -1;
     *made = &op->base;
     if (!kf_items_begin(&op->items) || !kf_text_copy(&op->payload, start, (size_t)(r->end - start))) {
         close_op(&op->base);

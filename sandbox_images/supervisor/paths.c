@@ -24,7 +24,7 @@
 struct how { uint64_t flags, mode, resolve; };
 
 /* openat2 says EAGAIN when somebody renames while a ".." is resolved; almost always it works at the next try. */
-static int open_beneath(const struct kf_root *root, const char *path, int flags)
+int kf_open_beneath(const struct kf_root *root, const char *path, int flags)
 {
     struct how how = {.flags = (uint64_t)(flags | O_PATH | O_CLOEXEC), .resolve = BENEATH | NO_MAGICLINKS};
     for (unsigned i = 0; i < KF_MAX_RETRIES; i++) {
@@ -38,7 +38,7 @@ static int open_beneath(const struct kf_root *root, const char *path, int flags)
 
 void kf_files_probe(struct kf_root *root)
 {
-    int fd = open_beneath(root, ".", O_DIRECTORY);
+    int fd = kf_open_beneath(root, ".", O_DIRECTORY);
     root->have_openat2 = fd >= 0;
     if (fd >= 0)
         close(fd);
@@ -148,13 +148,13 @@ static enum kf_found entry_by_kernel(struct kf_find *f, char *path)
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-        int fd = open_beneath(f->root, path, O_DIRECTORY);
+        int fd = kf_open_beneath(f->root, path, O_DIRECTORY);
         return fd < 0 ? walk_or_fail(f, errno) : kf_find_at_directory(f, fd);
     }
     strcpy(f->name, name); /* at most NAME_MAX bytes: check_text */
     if (slash)
         *slash = '\0';
-    f->dir = open_beneath(f->root, slash ? path : ".", O_DIRECTORY);
+    f->dir = kf_open_beneath(f->root, slash ? path : ".", O_DIRECTORY);
     if (f->dir < 0)
         return walk_or_fail(f, errno);
     f->fd = kf_look(f->dir, f->name, &f->st);
@@ -177,7 +177,7 @@ static enum kf_found by_kernel(struct kf_find *f)
     path[f->length] = '\0';
     if (f->flags & KF_ENTRY)
         return entry_by_kernel(f, path);
-    f->fd = open_beneath(f->root, path, f->flags & KF_FOLLOW ? 0 : O_NOFOLLOW);
+    f->fd = kf_open_beneath(f->root, path, f->flags & KF_FOLLOW ? 0 : O_NOFOLLOW);
     if (f->fd < 0)
         return walk_or_fail(f, errno);
     return fstat(f->fd, &f->st) == 0 ? KF_FOUND : kf_find_fail(f, errno);

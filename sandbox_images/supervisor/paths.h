@@ -64,6 +64,9 @@ enum kf_found kf_find_fail(struct kf_find *f, int error);
 enum kf_found kf_find_at_directory(struct kf_find *f, int directory); /* the path ends here; takes the descriptor */
 int kf_look(int directory, const char *name, struct stat *st);        /* O_PATH, never through a link; -1 with errno */
 
+/* One call of openat2: an O_PATH descriptor beneath the root; -1 with errno. */
+int kf_open_beneath(const struct kf_root *root, const char *path, int flags);
+
 /* Strip the mount path off an absolute path: the rest (relative, maybe empty), or NULL where it lies elsewhere. */
 const uint8_t *kf_beneath(const struct kf_root *root, const uint8_t *path, size_t *length);
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -222,9 +222,11 @@ class Output:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStat:
-    """What `lstat` says of a path, read inside the container by the agent's uid."""
+class FileStat(NamedTuple):
+    """What `lstat` says of a path, read inside the container by the agent's uid.
+
+    A named tuple and no dataclass, for a snapshot makes a million of them.
+    """
 
     path: str
     """Absolute in the container; names that are not UTF-8 use surrogateescape."""

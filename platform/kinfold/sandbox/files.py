@@ -18,7 +18,7 @@ from kinfold.sandbox.file_stat import file_stat
 from kinfold.sandbox.link import PATIENCE, Ask, Link
 from kinfold.sandbox.protocol import Request, StatFlag
 from kinfold.sandbox.replies import Failure, Record
-from kinfold.sandbox.workspace import normalize, to_bytes, to_text
+from kinfold.sandbox.workspace import normalize, plain_bytes, to_bytes, to_text
 
 T = TypeVar("T")
 
@@ -189,8 +189,23 @@ def _stat_asks(
     What is asked for goes into `asked`, absolute; a path that is no path into `refused`, by its number.
     """
 
-    def raw_paths() -> Iterator[bytes]:
-        for number, path in enumerate(paths):
+    start = 0
+    for batch in encode.stat_batches(_wire_paths(paths, asked, refused), _STAT_BATCH, _STAT_BYTES):
+        expected = asked[start : start + len(batch)]
+        start += len(batch)
+        yield encode.stat(batch, flags), partial(StatItems, expected)
+
+
+def _wire_paths(paths: Sequence[str], asked: list[str], refused: dict[int, PathError]) -> Iterator[bytes]:
+    """See `_stat_asks`."""
+    for start in range(0, len(paths), _STAT_BATCH):
+        part = paths[start : start + _STAT_BATCH]
+        plain = plain_bytes(part)
+        if plain is not None:
+            asked += [f"{WORKSPACE}/{path}" for path in part]
+            yield from plain
+            continue
+        for number, path in enumerate(part, start):
             try:
                 where = normalize(path)
             except PathError as error:
@@ -198,12 +213,6 @@ def _stat_asks(
             else:
                 asked.append(where)
                 yield wire_path(where)
-
-    start = 0
-    for batch in encode.stat_batches(raw_paths(), _STAT_BATCH, _STAT_BYTES):
-        expected = asked[start : start + len(batch)]
-        start += len(batch)
-        yield encode.stat(batch, flags), partial(StatItems, expected)
 
 
 def _as_path_error(failure: Failure, path: str) -> PathError:

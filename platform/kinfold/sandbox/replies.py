@@ -54,7 +54,7 @@ NOT_READABLE = 2**64 - 1
 _MAX_SIGNAL = 64
 _MAX_ERRNO = 4095
 _MAX_NAME = 65_536
-_MODE_BITS = 0o7777
+MODE_BITS = 0o7777
 
 
 class Failure(NamedTuple):
@@ -78,10 +78,6 @@ class Record(NamedTuple):
     sha256: str | None = None
     entries: int | None = None
     target_type: FileType | None = None
-
-
-PlainRecord = tuple[FileType, int, int, int, int, int]
-"""Type, mode, size, mtime_ns, ctime_ns and inode: what every record has."""
 
 
 class Hello(NamedTuple):
@@ -134,7 +130,7 @@ class ExecState(NamedTuple):
 
 
 _HELLO = Struct("<HQIIII")
-_RECORD = Struct("<BIQqqQB")
+RECORD = Struct("<BIQqqQB")
 _LENGTH = Struct("<I")
 _FAILURE = Struct("<Bi")
 _ITEM_FAILURE = Struct("<BBi")
@@ -270,7 +266,7 @@ def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
             path = bytes(view[at + 4 : stop])
             entry: Record | Failure
             if view[stop] == 1:
-                entry, at = _record_at(view, stop + 1)
+                entry, at = record_at(view, stop + 1)
             else:
                 entry, at = failure_at(view, stop)
             found.append((path, entry))
@@ -295,21 +291,19 @@ def failure_at(view: memoryview, at: int) -> tuple[Failure, int]:
     return Failure(kind, errno), at + _ITEM_FAILURE.size
 
 
-def plain_record_at(view: memoryview, at: int) -> tuple[PlainRecord, int, int]:
-    """What every record has, which more it has (`has`), and where that begins. Raises `struct.error`."""
-    kind, mode, size, mtime_ns, ctime_ns, inode, has = _RECORD.unpack_from(view, at)
-    if not 1 <= kind <= 4 or mode > _MODE_BITS or has > 15:
+def record_at(view: memoryview, at: int) -> tuple[Record, int]:
+    """The record that begins at `at`, and where it ends. Raises `struct.error` where it is cut off."""
+    kind, mode, size, mtime_ns, ctime_ns, inode, has = RECORD.unpack_from(view, at)
+    if not 1 <= kind <= 4 or mode > MODE_BITS or has > 15:
         raise ProtocolViolation(f"a record of type {kind}, mode {mode:o}, fields {has}")
-    return (FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode), has, at + _RECORD.size
+    # Without the detour over keyword defaults: a listing has a million.
+    plain = (FILE_TYPES[kind - 1], mode, size, mtime_ns, ctime_ns, inode, None, None, None, None)
+    found = tuple.__new__(Record, plain)
+    at += RECORD.size
+    return _more_of_record(found, has, view, at) if has else (found, at)
 
 
-def _record_at(view: memoryview, at: int) -> tuple[Record, int]:
-    plain, has, at = plain_record_at(view, at)
-    found = tuple.__new__(Record, (*plain, None, None, None, None))  # without the detour over keyword defaults
-    return more_of_record(found, has, view, at) if has else (found, at)
-
-
-def more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
+def _more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
     """The record with what `has` says follows at `at`, and where that ends."""
     reader = PayloadReader(view[at:])
     target = reader.bytes_(_MAX_NAME) if has & 1 else None
@@ -329,7 +323,7 @@ def record(payload: bytes | memoryview) -> Record:
     """OK of WRITE, MAKE_DIR, RENAME and SYMLINK."""
     view = memoryview(payload)
     try:
-        found, at = _record_at(view, 0)
+        found, at = record_at(view, 0)
     except StructError:
         raise ProtocolViolation("a payload ends early") from None
     if at != len(view):

@@ -6,6 +6,7 @@ The container's kernel decides again, with links resolved; this is the same rule
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 from kinfold.errors import PathError
 from kinfold.sandbox.base import WORKSPACE
@@ -52,6 +53,23 @@ def normalize(path: str) -> str:
         f"lies outside {WORKSPACE}",
         hint=f"use a path relative to {WORKSPACE}, or an absolute one beneath it",
     )
+
+
+def plain_bytes(paths: Sequence[str]) -> list[bytes] | None:
+    """The bytes of relative `paths` that all mean what they say; None where one has to be looked at by itself.
+
+    All at once, for there may be thousands: `normalize` would say `/workspace/` and the path of each.
+    """
+    text = "\0".join(("", *paths, ""))
+    if not paths or not text.isascii() or text.count("\0") != len(paths) + 1 or max(map(len, paths)) > MAX_NAME_BYTES:
+        return None
+    if any(part in text for part in _UNUSUAL):
+        return None
+    return text[1:-1].encode("ascii").split(b"\0")
+
+
+_UNUSUAL = ("\0\0", "\0/", "/\0", "\0.", "/.", "//")
+"""What a path between NULs holds that is empty, absolute, ends in a slash, or has something to resolve."""
 
 
 def to_bytes(path: str) -> bytes:

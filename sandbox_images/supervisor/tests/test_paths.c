@@ -103,12 +103,28 @@ static void check_row(const struct room *room, const struct row *row)
         close(fd);
 }
 
+/* One path after another in one request: what was found of the first says nothing wrong of the second. */
+static void check_pairs(const struct room *room)
+{
+    size_t count = sizeof matrix / sizeof *matrix;
+    for (size_t i = 0; i < count * count; i++) {
+        const struct row *rows[] = {&matrix[i / count], &matrix[i % count]};
+        struct answer a = finish(begin(room, KF_STAT, "14ss", 0, 2u, rows[0]->path, rows[1]->path));
+        CHECK(a.kind == 0 && a.item_count == 2);
+        for (int k = 0; k < 2; k++) {
+            expect("stat of two", rows[k]->path, a.items[k].ok ? 0 : a.items[k].kind, rows[k]->stat);
+            CHECK(strcmp(a.items[k].path, rows[k]->path) == 0);
+        }
+    }
+}
+
 static void check_matrix(bool openat2)
 {
     struct room room = room_make(openat2);
     furnish(&room);
     for (size_t i = 0; i < sizeof matrix / sizeof *matrix; i++)
         check_row(&room, &matrix[i]);
+    check_pairs(&room);
     SAME(count_temporaries(&room, "."), 0);
     struct item item = stat_one(&room, "to-file", 0); /* written through, still a link */
     CHECK(item.type == 3 && strcmp(item.target, "file") == 0);

@@ -122,6 +122,8 @@ static void race_the_rest(const struct room *room)
             CHECK(strcmp(a.items[k].path, "secret") != 0 && strcmp(a.items[k].path, "ws") != 0);
         a = finish(begin(room, KF_STAT, "14s", 2, 1u, "x"));
         CHECK(fair(a.kind) && (!a.items[0].ok || a.items[0].type == 2));
+        a = finish(begin(room, KF_STAT, "14ss", 0, 2u, "x/f", "x/secret"));
+        CHECK(a.item_count == 2 && fair(a.items[0].ok ? 0 : a.items[0].kind) && !a.items[1].ok);
         a = finish(begin(room, KF_REMOVE, "s1", i % 2 ? "x/p" : "x/m", 1));
         CHECK(fair(a.kind));
     }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfold.errors import PathError
-from kinfold.sandbox.workspace import is_under_root, normalize, to_bytes, to_text
+from kinfold.sandbox.workspace import is_under_root, normalize, plain_bytes, to_bytes, to_text
 
 SEGMENTS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "workspace", "-rf", "...", " ", "ü"]), max_size=8)
 
@@ -125,3 +125,16 @@ def test_any_text_gives_a_path_inside_or_a_path_error(path: str) -> None:
 @given(st.binary(max_size=64))
 def test_names_that_are_not_utf8_come_back_byte_for_byte(raw: bytes) -> None:
     assert to_bytes(to_text(raw)) == raw
+
+
+@given(
+    st.lists(
+        st.text(alphabet="a./\0é", max_size=4) | st.sampled_from(["b", "c/d", "e.f", "x" * 256]), min_size=1, max_size=4
+    )
+)
+def test_paths_that_are_taken_all_at_once_mean_what_each_of_them_means(paths: list[str]) -> None:
+    plain = plain_bytes(paths)
+    if plain is not None:
+        assert [f"/workspace/{to_text(raw)}" for raw in plain] == [normalize(path) for path in paths]
+    elif all(name.isalnum() and name.isascii() and len(name) < 256 for name in paths):
+        pytest.fail(f"{paths} are plain")

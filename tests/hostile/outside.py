@@ -16,6 +16,11 @@ WARDEN = 65533
 AS_ROOT = [] if os.geteuid() == 0 else ["sudo", "-n", "--"]
 
 
+def as_root(*command: str) -> None:
+    """On the host, and as root of it: by sudo where we are somebody else."""
+    subprocess.run([*AS_ROOT, *command], check=True, timeout=30)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """One process, zombies too, as /proc on the host shows it."""

@@ -89,6 +89,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "path_escape",
     ),
     "has a negative size": (with_size("\xff" * 12), "invalid"),
+    "is spoiled": (built((member("e"), b"x"))[:1024] + b"spoiled" * 74 + bytes(2042), "invalid"),
+    "is missing, and the end with it": (built((member("e"), b"x"))[:1024], "invalid"),
     "has a size of no number": (with_size("99999999999"), "invalid"),
     "has a negative size by pax": (pax(size="-1"), "invalid"),
     "has an endless size by pax": (pax(size="9" * 30), "too_large"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.docker.provider_support import docker_provider, engine_api, spec
 from tests.hostile.hostile_support import racer, sandbox_with, workspace_on_the_host
+from tests.hostile.outside import as_root
 
 from kinfold.errors import ConfigError, PathError
 from kinfold.sandbox.base import MIB, Limits, SandboxSpec
@@ -185,16 +186,16 @@ async def test_a_setuid_program_gives_nobody_anything(own_state: Path, image_wit
     async with docker_provider(own_state) as provider, await provider.create(spec(image=image_with_setuid)) as box:
         in_workspace = workspace_on_the_host(box) / "probe"
         in_workspace.write_bytes(racer("probe"))
-        os.chown(in_workspace, 0, 0)
-        in_workspace.chmod(0o6755)
+        as_root("chown", "0:0", str(in_workspace))
+        as_root("chmod", "6755", str(in_workspace))
         for program in ("/probe", "/workspace/probe"):
             bits = await box.exec(["stat", "-c", "%a %u", program])
             assert bits.stdout == b"6755 0\n"
             seen = (await box.exec([program, "0"])).stdout_text.splitlines()
-            assert [line.split() for line in seen if line.startswith(("Uid", "Gid"))] == [
-                ["Uid:", *["1000"] * 4],
-                ["Gid:", *["1000"] * 4],
-            ]
+            uids, gids = (line.split()[1:] for line in seen if line.startswith(("Uid", "Gid")))
+            assert uids == [str(box.agent_uid)] * 4
+            assert len(set(gids)) == 1
+            assert "0" not in gids
             assert "CapEff:\t" + NONE in seen
             assert not [line for line in seen if line.startswith("WORKED")]
 

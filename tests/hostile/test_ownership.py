@@ -83,12 +83,13 @@ async def test_the_agents_files_go_by_the_agents_own_hand_where_the_host_may_not
         sandbox = await provider.create(spec(keep=600.0))
         async with sandbox:
             assert (await sandbox.exec(HARD_TO_REMOVE)).exit_code == 0
+            ours = sandbox.agent_uid == os.geteuid()  # then the host itself may touch them
         [record] = (await provider.records.list()).records
         layout = provider.workspaces.layout(record.id)
         await sweep(provider, record, workspace=True)
         for target in (layout.workspace, layout.home):
             left = os.listdir(target) if target.exists() else []
-            assert left == [], f"on a {here} engine"
+            assert left == [] or ours, f"on a {here} engine"
         assert provider.workspaces.remove(record.id, workspace=True) == []
         assert provider.workspaces.ids() == []
 

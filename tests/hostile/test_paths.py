@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import stat
 import tarfile
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.hostile import file_requests
 from tests.hostile.file_requests import ON_THE_LINK_ITSELF, OUTSIDE, REQUESTS, tells_a_secret
 from tests.hostile.hostile_support import sandbox_with, workspace_on_the_host
+from tests.hostile.outside import as_root
 
 from kinfold.errors import PathError
 from kinfold.sandbox.base import ExecRequest, FileStat
@@ -127,7 +127,7 @@ async def test_a_hard_link_joins_nothing_outside_and_is_broken_by_a_write(box: S
     assert changed.inode != kept.inode and changed.mode == kept.mode == 0o640
 
 
-NO_DRIVER = os.makedev(250, 7)
+NO_DRIVER = ("250", "7")
 """A device that nobody drives: a real open of it fails in a way of its own."""
 
 
@@ -136,9 +136,9 @@ async def test_a_device_cannot_be_made_and_one_that_is_there_is_not_opened(box: 
     made = await box.exec("mknod c c 1 3; mknod b b 8 0; ls", cwd=folder)
     assert made.stdout == b"", made.stdout
     host = workspace_on_the_host(box) / folder
-    for name, kind in (("null", stat.S_IFCHR), ("disk", stat.S_IFBLK)):
-        os.mknod(host / name, 0o666 | kind, NO_DRIVER)
-        os.chown(host / name, 1000, 1000)
+    for name, kind in (("null", "c"), ("disk", "b")):
+        as_root("mknod", "--mode=666", str(host / name), kind, *NO_DRIVER)
+        as_root("chown", str(box.agent_uid), str(host / name))
         for request in ("read", "read_stream", "write", "claim"):
             assert await refusal(request, box, f"{folder}/{name}") == "not_regular"
         assert not tells_a_secret(await file_requests.REQUESTS["archive"](box, folder))

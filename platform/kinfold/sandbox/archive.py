@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio.from_thread
 import anyio.to_thread
@@ -192,6 +192,20 @@ class _Reader:
         return await anext(self._stream, None)
 
 
+class _Header(tarfile.TarInfo):
+    """A member; the tar module takes a spoiled or missing header for the end, and the rest would silently be lost."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        """The next one. Raises `tarfile.ReadError` but for the end that an archive has."""
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error}, after {tarfile_.offset} bytes") from error
+
+
 class _Extraction:
     """Runs in a thread; every change goes through the loop to the sandbox."""
 
@@ -207,7 +221,9 @@ class _Extraction:
     def run(self, reader: _Reader) -> None:
         reader.allow(_HEADER_BUDGET)
         entries = 0
-        with tarfile.open(fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:  # type: ignore[call-overload]
+        with tarfile.open(  # type: ignore[call-overload]
+            fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape", tarinfo=_Header
+        ) as tar:
             reader.allow(_HEADER_BUDGET)
             while (member := tar.next()) is not None:
                 entries += 1

@@ -228,7 +228,7 @@ class Channel:
         if isinstance(error, ProtocolViolation):
             self._break(f"the supervisor broke the protocol: {error}")
         else:
-            self._break("the stream to the supervisor ended")
+            self._break(f"the stream to the supervisor ended: {error}".removesuffix(": "))
 
     def _break(self, why: str) -> None:
         if self.broken is not None:

@@ -22,7 +22,9 @@ class FramedSocket:
     early: bytes
     """What was read of it before, frames and all."""
     unframe: Callable[[memoryview], list[memoryview]]
-    """The channel's bytes among the next ones, as views. Raises `ValueError` for what is no frame."""
+    """The channel's bytes among the next ones, as views. Raises `ValueError` for what is no frame, and `OSError`."""
+    ended: Callable[[], Exception]
+    """What the end of the bytes is to be called: `anyio.EndOfStream`, or a `BrokenResourceError` that says more."""
     release: Callable[[], None]
     """Called once, after the socket was shut down and closed."""
 

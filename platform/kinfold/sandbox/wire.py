@@ -113,7 +113,7 @@ class SocketWire:
                     return
         except (BlockingIOError, InterruptedError):
             return
-        except (OSError, anyio.EndOfStream, ProtocolViolation) as error:
+        except (OSError, anyio.EndOfStream, anyio.BrokenResourceError, ProtocolViolation) as error:
             self._fail(error)
 
     def _receive(self) -> int:
@@ -162,7 +162,7 @@ class FramedWire(SocketWire):
         else:
             data = self._raw[: self._socket.recv_into(self._raw)]
         if not data:
-            raise anyio.EndOfStream
+            raise self._framed.ended()
         try:
             pieces = self._framed.unframe(data)
         except ValueError as error:

@@ -10,9 +10,13 @@ int main(int argc, char **argv)
     int fd = open(argv[argc > 1], O_RDWR | O_CREAT, 0644);
     for (;;) {
         for (int i = 0; i < 64; i++) {
-            write(fd, block, sizeof block);
+            if (write(fd, block, sizeof block) < 0) {
+                break;
+            }
         }
-        ftruncate(fd, 0);
+        if (ftruncate(fd, 0) != 0) {
+            return 1;
+        }
         lseek(fd, 0, SEEK_SET);
     }
 }

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinfold.sandbox.channel import Channel, ChannelBroken
 from kinfold.sandbox.docker.stream import Demultiplexer, EngineStream, _already_read
 from kinfold.sandbox.protocol import ProtocolViolation, Reply, frame
 from kinfold.sandbox.wire import FramedWire, open_wire
@@ -60,6 +61,23 @@ def test_any_cut_of_the_stream_gives_the_same_bytes(frames: list[tuple[int, byte
 def test_what_is_no_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="not a frame"):
         Demultiplexer().feed(b"HTTP/1.1")
+
+
+@pytest.mark.anyio
+async def test_why_the_engine_started_no_relay_is_what_its_channel_fails_with() -> None:
+    stream, engine, _ = pair()
+    engine.sendall(framed(1, b"OCI runtime exec failed: no such\x1b[31m cgroup\r\n"))
+    with pytest.raises(ChannelBroken, match=r"started no relay: OCI runtime exec failed: no such \[31m cgroup$"):
+        await Channel.open(stream)
+
+
+@pytest.mark.anyio
+async def test_what_a_relay_says_at_its_end_is_what_its_channel_fails_with() -> None:
+    stream, engine, _ = pair()
+    engine.sendall(framed(2, b"no socket\n"))
+    engine.shutdown(socket.SHUT_WR)
+    with pytest.raises(ChannelBroken, match=r"the relay ended: no socket$"):
+        await Channel.open(stream)
 
 
 @pytest.mark.anyio

@@ -15,6 +15,7 @@ from kinfold.sandbox.local import LocalProvider
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at a supervisor's descriptors and limit them")
 async def test_an_exec_without_a_descriptor_left_for_its_terminal_is_refused_as_busy(own_state: Path) -> None:
     request = ExecRequest(command=["tty"], tty=TerminalSize(), timeout=30)
     async with LocalProvider(own_state) as provider, await provider.create(SandboxSpec(keep=0)) as sandbox:

@@ -26,6 +26,8 @@ HEADER = 8
 STDOUT, STDERR = 1, 2
 _RECEIVE = 256 * 1024
 _KEPT_STDERR = 2048
+_NOT_STARTED = b"OCI runtime exec failed"
+"""With these words, in place of the relay's first bytes, the engine says why it started none."""
 _START_DEADLINE = 30.0
 
 
@@ -36,6 +38,7 @@ class Demultiplexer:
         self._header = bytearray()
         self._left = 0
         self._stream = STDOUT
+        self._begun = False
         self.stderr = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -43,7 +46,7 @@ class Demultiplexer:
         return b"".join(self.pieces(memoryview(data)))
 
     def pieces(self, view: memoryview) -> list[memoryview]:
-        """As `feed`, as views into what was given."""
+        """As `feed`, as views into what was given. Raises `ConnectionError` where the engine started no relay."""
         out: list[memoryview] = []
         while view:
             if self._left == 0:
@@ -52,6 +55,9 @@ class Demultiplexer:
             piece, view = view[: self._left], view[self._left :]
             self._left -= len(piece)
             if self._stream == STDOUT:
+                if not self._begun and bytes(piece[: len(_NOT_STARTED)]) == _NOT_STARTED:
+                    raise ConnectionError(f"the engine started no relay: {_words(bytes(piece[:_KEPT_STDERR]))}")
+                self._begun = True
                 out.append(piece)
             else:
                 self.stderr = (self.stderr + bytes(piece))[-_KEPT_STDERR:]
@@ -68,6 +74,11 @@ class Demultiplexer:
             self._left = int.from_bytes(self._header[4:], "big")
             self._header.clear()
         return view[len(taken) :]
+
+
+def _words(raw: bytes) -> str:
+    """What the engine, or the relay, has to say, on one line."""
+    return " ".join("".join(char if char.isprintable() else " " for char in raw.decode("utf-8", "replace")).split())
 
 
 class EngineStream:
@@ -90,7 +101,9 @@ class EngineStream:
             return None  # what TLS has decrypted already, no readiness tells of
         self._taken = True
         early, self._early = self._early, b""
-        return FramedSocket(socket=self._sock, early=early, unframe=self._frames.pieces, release=self._held.close)
+        return FramedSocket(
+            socket=self._sock, early=early, unframe=self._frames.pieces, ended=self._ended, release=self._held.close
+        )
 
     async def receive(self, max_bytes: int = 262144) -> bytes:
         """See `ByteStream.receive`."""
@@ -100,8 +113,8 @@ class EngineStream:
                 raise self._ended()
             try:
                 self._ready = self._frames.feed(data)
-            except ValueError as error:
-                raise anyio.BrokenResourceError from error
+            except (ValueError, ConnectionError) as error:
+                raise anyio.BrokenResourceError(str(error)) from error
         if len(self._ready) <= max_bytes:
             data, self._ready = self._ready, b""
         else:
@@ -156,7 +169,7 @@ class EngineStream:
 
     def _ended(self) -> Exception:
         """The relay has no words for a normal end: what stands in its standard error says why it could not work."""
-        words = self._frames.stderr.decode("utf-8", "replace").strip()
+        words = _words(self._frames.stderr)
         return anyio.BrokenResourceError(f"the relay ended: {words}") if words else anyio.EndOfStream()
 
 

@@ -14,7 +14,7 @@ import docker
 from docker.models.containers import Container
 from measure import Row, blocking, paired
 
-from kinfold.sandbox import DockerProvider, PoolSpec, SandboxSpec
+from kinfold.sandbox import DockerProvider, ExecRequest, PoolSpec, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
 
 IMAGE = "kinfold/base"
@@ -114,14 +114,14 @@ async def bulk_rows(sockets: Sandbox, engine: Sandbox, container: Container) -> 
 
 
 async def flood_row(sockets: Sandbox) -> Row:
-    """4 GiB of zeros written to a pipe and dropped in the container."""
+    """`yes` until it has written 4 GiB, drained by the supervisor; and drained by `dd` in the same container."""
     size = 4096 * MIB
-    command = ["sh", "-c", f"head -c {size} /dev/zero"]
-    host = ["sh", "-c", f"head -c {size} /dev/zero | cat > /dev/null"]
+    flood = ExecRequest(command=["yes"], output_limit=size, timeout=60)
+    pipe = f"yes | dd of=/dev/null bs=64k iflag=fullblock count={size // 65536} 2>/dev/null"
     seconds = await paired(
         {
-            "kinfold": lambda: sockets.exec(command, timeout=60),
-            "host pipe into cat": blocking(lambda: subprocess.run(host, check=True)),
+            "kinfold": lambda: sockets.run(flood),
+            "a pipe into dd, in the container": lambda: sockets.exec(pipe, timeout=60),
         },
         rounds=3,
         warmup=1,

@@ -1,6 +1,7 @@
 """kinfold beside its peers: the same work on the same image, each in its own process, in turn, in one run.
 
-The peers' environments are made by `peers/make_venvs.sh DIRECTORY`, named here by KINFOLD_BENCH_PEERS.
+`peers/make_venvs.sh DIRECTORY` makes the image and the environments, which KINFOLD_BENCH_PEERS names. Each
+peer is started as its own documentation does it; kinfold with everything that it is by default.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from typing import Any
 import anyio
 from measure import Row
 
-IMAGE = "kinfold/base"
+IMAGE = "kinfold-bench/peers"
+"""kinfold/base with swe-rex's server in it, which that peer would else install at each start."""
 CHILD = Path(__file__).parent / "peers" / "child.py"
 PEERS = ("kinfold", "docker", "openai-agents", "llm-sandbox", "swe-rex", "inspect-ai")
 WORK = (
-    ("cold start to first exec", "open", 1),
+    ("cold start to first exec", "open", 4),
     ('exec `["true"]`', "exec", 40),
     ("write and read a file of 4 KiB", "files", 15),
-    ("output of 64 MiB", "flood", 3),
     ("8 execs of `sleep 0.2` at once", "eight", 5),
 )
-COLD_ROUNDS = 4
+FLOOD = ("output of 64 MiB", "flood", 3)
+"""Last of all: a peer that does not come to its end is ended itself."""
 PATIENCE = 90.0
-"""Seconds for one request; a peer that takes longer is ended, and what it had running may be left."""
+"""Seconds for one request; a peer that takes longer is ended, and its container removed."""
 
 
 class Peer:
@@ -97,30 +99,21 @@ def survivors(marker: int) -> int:
     return count
 
 
-def _measured(peers: Sequence[Peer]) -> list[Row]:
-    rows: list[Row] = []
-    for title, work, rounds in WORK:
-        rounds = COLD_ROUNDS if work == "open" else rounds
-        seconds: dict[str, list[float]] = {}
-        able = [peer for peer in peers if work == "open" or peer.name in opened(rows)]
-        for index in range(rounds):
-            for peer in list(able):
-                if work == "open" and index:
-                    peer.ask("close")
-                took = peer.ask(work)
-                if took is None:
-                    able.remove(peer)
-                    seconds.pop(peer.name, None)
-                else:
-                    seconds.setdefault(peer.name, []).append(took)
-        byte_count = 64 * 1024 * 1024 if work == "flood" else 0
-        rows.append(Row(name=title, bar="", seconds=seconds, byte_count=byte_count))
-    return rows
-
-
-def opened(rows: Sequence[Row]) -> set[str]:
-    """Who could make a sandbox at all."""
-    return set(rows[0].seconds) if rows else set()
+def _measured(peers: Sequence[Peer], title: str, work: str, rounds: int) -> Row:
+    seconds: dict[str, list[float]] = {}
+    able = list(peers)
+    for index in range(rounds):
+        for peer in list(able):
+            if work == "open" and index:
+                peer.ask("close")
+            took = peer.ask(work)
+            if took is None:
+                able.remove(peer)
+                seconds.pop(peer.name, None)
+            else:
+                seconds.setdefault(peer.name, []).append(took)
+    byte_count = 64 * 1024 * 1024 if work == "flood" else 0
+    return Row(name=title, bar="", seconds=seconds, byte_count=byte_count)
 
 
 async def _timeouts(peers: Sequence[Peer]) -> Row:
@@ -137,12 +130,23 @@ async def _timeouts(peers: Sequence[Peer]) -> Row:
     return Row(name="timeout of 2 s: `setsid sleep & sleep 60`", bar="0 survivors", seconds=seconds, note=note)
 
 
+def _remove_what_is_left() -> None:
+    """Of peers that were ended: the containers made of this bench's own image."""
+    listed = ["docker", "ps", "--all", "--quiet", "--filter", f"ancestor={IMAGE}"]
+    left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
+    if left:
+        subprocess.run(["docker", "rm", "--force", *left], check=True, stdout=subprocess.DEVNULL)
+
+
 async def peer_rows() -> list[Row]:
     """All rows of this file; who cannot do something is named with the reason in the last one's note."""
     peers = [Peer(name) for name in PEERS]
     try:
-        rows = _measured(peers)
-        rows.append(await _timeouts([peer for peer in peers if peer.name in opened(rows)]))
+        rows = [_measured(peers, *WORK[0])]
+        able = [peer for peer in peers if peer.name in rows[0].seconds]
+        rows += [_measured(able, *work) for work in WORK[1:]]
+        rows.append(await _timeouts(able))
+        rows.append(_measured(able, *FLOOD))
     finally:
         for peer in peers:
             if peer.failures and peer.failures[0].startswith("open"):
@@ -150,8 +154,9 @@ async def peer_rows() -> list[Row]:
                 continue
             peer.ask("close")
             peer.end()
+        _remove_what_is_left()
     failed = "; ".join(f"**{peer.name}** {failure}" for peer in peers for failure in peer.failures)
     last = rows[-1]
-    note = f"{last.note}. What could not be done, and why: {failed or 'nothing'}"
-    rows[-1] = Row(name=last.name, bar=last.bar, seconds=last.seconds, note=note)
+    note = f"what could not be done, and why: {failed or 'nothing'}"
+    rows[-1] = Row(name=last.name, bar=last.bar, seconds=last.seconds, byte_count=last.byte_count, note=note)
     return rows

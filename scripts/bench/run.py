@@ -1,4 +1,4 @@
-"""Run benchmarks and write `results/`: `run.py [sandbox] [fairness] [peers] [loop] [cli]`; none named: all."""
+"""Run benchmarks and write `results/`: `run.py [sandbox] [fairness] [scale] [peers] [loop] [cli]`; none named: all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from loop_rows import loop_rows
 from measure import Row
 from peer_rows import peer_rows
 from sandbox_rows import sandbox_rows
+from scale_rows import scale_rows
 
 SETS: dict[str, tuple[str, Callable[[], Awaitable[list[Row]]]]] = {
     "sandbox": ("The sandbox beside the engine and the host", sandbox_rows),
     "fairness": ("Fairness inside one sandbox", fairness_rows),
+    "scale": ("A hundred sandboxes on one machine", scale_rows),
     "peers": ("The sandbox beside its peers", peer_rows),
     "loop": ("The agent loop with a scripted model", loop_rows),
     "cli": ("The command line", cli_rows),

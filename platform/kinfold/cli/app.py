@@ -59,7 +59,7 @@ def run(
         str | None,
         typer.Option(help="Definitions: a .toml or .md file, a directory, 'store' (see `agents add`), 'none'."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model's name, or scripted:FILE.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model's name, scripted:FILE or cassette:FILE.")] = None,
     tier: Annotated[str | None, typer.Option(help="Whose limits hold: a [tiers.NAME] of kinfold.toml.")] = None,
     image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
     network: Annotated[str | None, typer.Option(help="none, open, or allow:HOST[:PORT],…")] = None,
@@ -68,6 +68,12 @@ def run(
     user: Annotated[str | None, typer.Option(help="UID[:GID] of the agent in the container.")] = None,
     answers: Annotated[
         str | None, typer.Option(help="Who answers questions: deny, default, or a FILE of answers; else you do.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Keep all that models are asked and answer in this new file, secrets hidden.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Answer from a file that --record wrote: no model, no key, no network.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Stream the events as JSON lines on standard output.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what each agent says and runs.")] = False,
@@ -81,8 +87,9 @@ def run(
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
     options = RunOptions(
-        prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, answers=answers, flags=flags
-    )
+        prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, answers=answers, flags=flags,
+        record=record, replay=replay,
+    )  # fmt: skip
     raise typer.Exit(run_command(options))
 
 

@@ -40,9 +40,23 @@ class RunOptions:
     out: Path | None = None
     json: bool = False
     verbose: bool = False
+    record: Path | None = None
     answers: str | None = None
     """`deny`, `default` or a file; None: the person at the terminal, if there is one."""
     flags: Mapping[str, object] = field(default_factory=dict)
+    replay: Path | None = None
+
+    @property
+    def replayed(self) -> str | None:
+        """The model that `--replay` stands for. Raises `ConfigError` where something else was asked for besides."""
+        if self.replay is None:
+            return None
+        beside = [
+            option for option, given in (("--record", self.record), ("--model", self.flags.get("model"))) if given
+        ]
+        if beside:
+            raise ConfigError(f"--replay and {beside[0]}", hint="a replay asks no model: leave out one of the two")
+        return f"cassette:{self.replay}"
 
 
 def run_command(options: RunOptions) -> int:
@@ -133,7 +147,7 @@ def make_task(
     from kinfold.tasks import tier
     from kinfold.tasks.task import ParentTask
 
-    if (model := tier.model_of(settings)) is None:
+    if (model := options.replayed or tier.model_of(settings)) is None:
         raise ConfigError("no model is named", hint="--model NAME, KINFOLD_MODEL, or `model` in kinfold.toml")
     return ParentTask(
         options.prompt,
@@ -144,6 +158,7 @@ def make_task(
         timezone=settings.timezone,
         limits=tier.limits_of(settings),
         out=options.out,
+        record=options.record,
         provider=provider,
         state_dir=settings.state_dir,
         people=people,

@@ -19,20 +19,24 @@ LINES = {
     "haiku": "claude-haiku-5-5",
 }
 """What agent files of other tools call a line of models, and the model that it means as of autumn 2026."""
-_ALLOWED = f"use `scripted:FILE`, `anthropic:NAME`, a bare name that begins with `claude-`, or {', '.join(LINES)}"
+_ALLOWED = f"use `scripted:FILE`, `cassette:FILE`, `anthropic:NAME`, a name like `claude-…`, or {', '.join(LINES)}"
 
 
 def resolve(name: str) -> Model:
-    """The model called `name`: `scripted:FILE`, `anthropic:NAME`, a bare `claude-…` name, or a line as in `LINES`.
+    """The model called `name`: `scripted:FILE`, `cassette:FILE`, `anthropic:NAME`, `claude-…`, or one of `LINES`.
 
-    Raises `ConfigError` for any other name, for a script that cannot be used and for a missing key. Nothing heavy is
-    imported before it is needed.
+    Raises `ConfigError` for any other name, for a script or a recording that cannot be used and for a missing key.
+    Nothing heavy is imported before it is needed.
     """
     kind, _, rest = full_name(name).partition(":")
     if kind == "scripted":
         from kinfold.models.scripted import ScriptedModel
 
         return ScriptedModel.from_file(Path(rest))
+    if kind == "cassette":
+        from kinfold.models.cassette import ReplayModel
+
+        return ReplayModel(Path(rest))
     from kinfold.models.anthropic import AnthropicModel
 
     return AnthropicModel(rest)
@@ -47,8 +51,6 @@ def full_name(name: str) -> str:
     kind, colon, rest = (f"anthropic:{bare}" if bare.startswith("claude-") else bare).partition(":")
     if kind not in ("scripted", "anthropic", "cassette") or not colon:
         raise ConfigError(f"unknown model {name!r}", hint=_ALLOWED)
-    if kind == "cassette":
-        raise ConfigError(f"model {name!r}: cassettes cannot be recorded or replayed yet", hint=_ALLOWED)
     if not rest.strip():
-        raise ConfigError(f"model {name!r} names no {'file' if kind == 'scripted' else 'model'}", hint=_ALLOWED)
+        raise ConfigError(f"model {name!r} names no {'model' if kind == 'anthropic' else 'file'}", hint=_ALLOWED)
     return f"{kind}:{rest.strip()}"

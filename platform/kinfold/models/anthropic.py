@@ -64,6 +64,11 @@ class AnthropicModel:
     def __repr__(self) -> str:
         return f"AnthropicModel({self.name!r})"
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What nothing that is kept may hold: a service may repeat a key in its refusal."""
+        return (self._key,)
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Stream the reply, trying again as the policy says; raises `ModelError`."""
         attempts = Attempts(self._retry)

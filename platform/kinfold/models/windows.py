@@ -8,6 +8,6 @@ UNKNOWN_WINDOW = 64_000
 
 
 def window_of(model: str) -> int | None:
-    """The window of a model; None where the model is not known."""
-    name = model.removeprefix("anthropic:")
+    """The window of a model, also of a recorded one; None where the model is not known."""
+    name = model.removeprefix("cassette:").removeprefix("anthropic:")
     return next((size for start, size in WINDOWS.items() if name.startswith(start)), None)

@@ -13,6 +13,7 @@ from kinfold.config import check_timezone
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import ConfigError
 from kinfold.models.base import Model
+from kinfold.models.cassette import ReplayModel
 from kinfold.sandbox.base import SandboxSpec
 from kinfold.tools import registry
 from kinfold.tools import task as task_tool
@@ -102,8 +103,16 @@ def _named_models(main: Model, definitions: Sequence[SubagentDefinition]) -> dic
         for name in (definition.model, definition.compaction_model):
             if name is not None and name != "inherit" and name not in named:
                 with _in(definition):
-                    named[name] = models.resolve(name)
+                    named[name] = _named(main, name)
     return named
+
+
+def _named(main: Model, name: str) -> Model:
+    """A definition's model; where a recording is replayed, that recording, which needs no key."""
+    if isinstance(main, ReplayModel):
+        kind, _, rest = models.full_name(name).partition(":")
+        return main.stand_in(rest if kind == "anthropic" else kind)
+    return models.resolve(name)
 
 
 @contextmanager

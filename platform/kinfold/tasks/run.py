@@ -32,6 +32,7 @@ async def run(
     provider: Provider | None = None,
     people: People | None = None,
     task_extras: bool = False,
+    record: StrPath | None = None,
 ) -> TaskResult:
     """Run a prompt in a sandbox of its own, wait for the end, close the sandbox; the arguments are `ParentTask`'s.
 
@@ -52,6 +53,7 @@ async def run(
         provider=provider,
         people=people,
         task_extras=task_extras,
+        record=record,
     )
     async with task:
         await task.start()
@@ -74,6 +76,7 @@ def run_sync(
     provider: Provider | None = None,
     people: People | None = None,
     task_extras: bool = False,
+    record: StrPath | None = None,
 ) -> TaskResult:
     """`run` for a program without an event loop. Ctrl-C closes the task and raises `KeyboardInterrupt`."""
     call = functools.partial(
@@ -91,5 +94,6 @@ def run_sync(
         provider=provider,
         people=people,
         task_extras=task_extras,
+        record=record,
     )
     return anyio.run(call)

@@ -23,6 +23,7 @@ from kinfold.errors import NotFound, PathError, SandboxError, StoreError
 from kinfold.events import Egress, Event, SandboxChanged, TaskEnded, TaskStarted, Warned
 from kinfold.messages import Artifact, ErrorInfo, Usage
 from kinfold.models.base import Model
+from kinfold.models.cassette import Writer
 from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
@@ -37,6 +38,7 @@ from kinfold.tasks.signals import interrupted_by_sigterm
 from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.sandboxes import all_records
 from kinfold.tasks.store.tasks import StoredTasks
+from kinfold.tasks.taping import begin_tape, hide_from_replay, tape_warnings
 from kinfold.tools.base import Tool
 from kinfold.tools.people import People
 
@@ -79,6 +81,7 @@ class ParentTask:
         state_dir: StrPath | None = None,
         people: People | None = None,
         task_extras: bool = False,
+        record: StrPath | None = None,
     ) -> None:
         """Nothing happens before `start`.
 
@@ -86,6 +89,8 @@ class ParentTask:
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
         `provider`: None means a `DockerProvider` that lives as long as this task.
         `task_extras`: the `task` tool takes `expected_outputs` too, globs of files to wait for.
+        `record`: a new file that all requests to models and their answers are kept in, secrets hidden, to be replayed
+        by `model="cassette:FILE"`.
         `people`: who answers the main agent's questions; None: nobody, and it has no tool to ask.
         `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
@@ -97,6 +102,8 @@ class ParentTask:
         )  # fmt: skip
         self._limits = limits or RunLimits()
         self._out_path = out
+        self._record_path = record
+        self._tape: Writer | None = None
         self._provider = provider
         self._state_dir = default_state_dir() if state_dir is None else Path(state_dir)
         self._stack = AsyncExitStack()
@@ -139,12 +146,13 @@ class ParentTask:
         with anyio.CancelScope() as self._starting:
             plan = self._plan()
             self._out = self._open_out(plan.spec)
+            plan = self._open_tape(plan)
             self._log = await self._open_log(self._group, plan)
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             await self._announce(plan.prompt, plan.model.name)
             self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
-            self._group.start_soon(self._work, self._main)
+            self._group.start_soon(self._work, self._main, plan)
         if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
         if self._signal is not None:  # it came when nothing was left to be cancelled
@@ -225,6 +233,14 @@ class ParentTask:
         self._stack.callback(out.close)
         return out
 
+    def _open_tape(self, plan: Plan) -> Plan:
+        hide_from_replay(plan, _secrets(plan.spec))
+        if self._record_path is None:
+            return plan
+        plan, self._tape = begin_tape(plan, Path(self._record_path), _secrets(plan.spec))
+        self._stack.callback(self._tape.close)
+        return plan
+
     async def _open_sandbox(self, group: anyio.abc.TaskGroup, spec: SandboxSpec) -> Sandbox:
         labelled = spec.model_copy(update={"labels": {"task": self.id, **spec.labels}})
         provider = self._provider or await self._own_provider()
@@ -296,22 +312,23 @@ class ParentTask:
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    async def _work(self, main: MainRun) -> None:
+    async def _work(self, main: MainRun, plan: Plan) -> None:
         # Shielded: whoever cancels us leaves the block, and `aclose` stops the run in order.
         with anyio.CancelScope(shield=True):
             try:
-                await self._run_to_end(main)
+                await self._run_to_end(main, plan)
             except Exception as error:
                 log.exception("task %s failed", self.id)
                 await self._end_by_bug(main, error)
             finally:
                 self._done.set()
 
-    async def _run_to_end(self, main: MainRun) -> None:
+    async def _run_to_end(self, main: MainRun, plan: Plan) -> None:
         sandbox = self._opened(self._sandbox)
         run = await main.run()
         await sandbox.end_egress()
         copied = await self._copy_out(run.artifacts, sandbox)
+        taped = tape_warnings(plan, self._tape)
         self._result = TaskResult(
             task_id=self.id,
             status=run.status,
@@ -323,7 +340,7 @@ class ParentTask:
             usage=main.usage(run.usage),
             cost=run.cost,
             records=main.records,
-            warnings=(*_not_enforced(sandbox), *run.warnings, *copied.problems, *copied.left_out),
+            warnings=(*_not_enforced(sandbox), *run.warnings, *taped, *copied.problems, *copied.left_out),
             salvage=run.salvage,
             error=run.error or _copy_error(copied),
             workspace=sandbox.ref.workspace,

@@ -24,8 +24,8 @@ def test_an_unknown_name_is_a_config_error_that_lists_what_is_allowed(name: str)
     assert "anthropic:NAME" in caught.value.hint
 
 
-def test_a_cassette_says_that_it_is_not_there_yet() -> None:
-    with pytest.raises(ConfigError, match="yet"):
+def test_a_cassette_that_is_not_there_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"cassette tape\.jsonl: No such file"):
         resolve("cassette:tape.jsonl")
 
 

@@ -17,7 +17,7 @@ from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import SandboxLost, ToolError
 from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, Warned, timestamp
-from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, SubagentRecord, TaskOutput, Usage
+from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, Salvage, SubagentRecord, TaskOutput, Usage
 from kinfold.models.base import Model
 from kinfold.tools.base import SpawnRequest, Tool
 from kinfold.tools.writers import Writers
@@ -202,10 +202,10 @@ class Delegation:
         ended_by = child.context.lifeline.reason_from_outside()
         status = STATUS_OF[ended_by]
         summary = "It was ended while it waited for a slot; it did nothing."
-        await self._emit(child, RunEnded, status=status, ended_by=ended_by, steps=0, summary=summary)
-        return RunResult(
-            run_id=child.context.run_id, status=status, ended_by=ended_by, steps=0, summary=summary, usage=Usage()
-        )
+        told: dict[str, Any] = {"status": status, "ended_by": ended_by, "steps": 0, "summary": summary}
+        told |= {"salvage": Salvage(), "usage": Usage()}
+        await self._emit(child, RunEnded, **told)
+        return RunResult(run_id=child.context.run_id, **told)
 
     async def _run(self, child: _Child) -> RunResult:
         definition, request = child.definition, child.request

@@ -10,7 +10,7 @@ from kinfold.agent.calls import run_last_final
 from kinfold.agent.instructions import words
 from kinfold.agent.run import Ending, Run, RunResult
 from kinfold.agent.step import ask
-from kinfold.agent.traces import Traces, find
+from kinfold.agent.traces import Traces, find, recorded
 from kinfold.errors import PathError, SandboxError, ToolError
 from kinfold.events import RunEnded
 from kinfold.messages import STATUS_OF, EndedBy, FileTouched, Salvage, Unattributed
@@ -69,7 +69,7 @@ async def _completed(run: Run, ended_by: EndedBy, reply: Reply) -> Ending:
 async def close(run: Run, ending: Ending) -> RunResult:
     """End what the run left running, take the salvage, emit the run's one `run_ended`. Shielded and bounded."""
     with anyio.CancelScope(shield=True):
-        traces, summary = Traces(), ""
+        traces, summary = recorded(run), ""
         with anyio.move_on_after(CLOSING) as bound:
             try:
                 traces, summary = await _last_requests(run, ending)
@@ -80,6 +80,8 @@ async def close(run: Run, ending: Ending) -> RunResult:
                 await run.warn("internal_error", f"closing this run failed: {type(error).__name__}: {error}")
         if bound.cancelled_caught:
             await run.warn("closing_timeout", f"the sandbox did not close this run within {CLOSING:.0f} s")
+        if traces.from_record and traces.files and ending.ended_by != "complete":
+            await run.warn("salvage_recorded", "the changed files are listed as this run's tools wrote them last")
         await _warn_of_shared_files(run)
         run.config.writers.end(run.context.run_id)
         result = _result(run, ending, _salvage(run, ending, traces.files), summary, traces.unattributed)
@@ -103,7 +105,7 @@ async def close(run: Run, ending: Ending) -> RunResult:
 async def _last_requests(run: Run, ending: Ending) -> tuple[Traces, str]:
     """What is asked of the sandbox at a run's end, in this order, so that files no longer change when hashed."""
     if ending.ended_by == "sandbox_lost":
-        return Traces(), ""
+        return recorded(run), ""
     await _end_execs(run)
     if ending.completion is None:
         await _warn_of_absent_outputs(run)

@@ -19,6 +19,15 @@ class Traces:
 
     files: tuple[FileTouched, ...] = ()
     unattributed: Unattributed | None = None
+    from_record: bool = False
+    """Whether nobody could look: `files` are what this run's tools wrote, as they wrote it."""
+
+
+def recorded(run: Run) -> Traces:
+    """What is known when the sandbox cannot be asked: the files that this run's tools wrote, by their last digests."""
+    written = sorted(run.config.writers.written_by(run.context.run_id).items())[:FILES_TOUCHED]
+    files = tuple(FileTouched(path=path, sha256=sha256, change="unknown") for path, sha256 in written)
+    return Traces(files=files, from_record=True)
 
 
 async def find(run: Run, *, hashed: bool) -> Traces:
@@ -44,7 +53,7 @@ async def find(run: Run, *, hashed: bool) -> Traces:
         unattributed = await _hashed(run, nobodys, "list of unattributed changes")
     except PathError as error:
         await run.warn("salvage_failed", f"the changed files could not be listed: {error.message}")
-        return Traces()
+        return recorded(run)
     runs = writers.live_beside(me)
     return Traces(files=files, unattributed=Unattributed(files=unattributed, runs=runs) if unattributed else None)
 

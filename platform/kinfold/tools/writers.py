@@ -76,6 +76,10 @@ class Writers:
         """A tool of this run left the file at the absolute `path` with that content."""
         self._writes.setdefault(path, {})[run_id] = Write(run_id=run_id, sha256=sha256, at=next(self._ticks))
 
+    def written_by(self, run_id: str) -> dict[str, str]:
+        """Every file that this run's tools wrote, with the sha256 of what they left."""
+        return {path: writes[run_id].sha256 for path, writes in self._writes.items() if run_id in writes}
+
     def last(self, path: str, *, but: str) -> str | None:
         """The label of the run whose tool wrote the file last; None where that is `but`, or nobody."""
         writes = self._writes.get(path)

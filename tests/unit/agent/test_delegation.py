@@ -18,7 +18,7 @@ from kinfold.agent.run import LoopConfig, LoopInput, RunResult
 from kinfold.definitions import SubagentDefinition, text_matches
 from kinfold.errors import SandboxLost, ToolError
 from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolStarted, Waiting, timestamp
-from kinfold.messages import Message, TaskOutput, TextBlock
+from kinfold.messages import Message, Salvage, TaskOutput, TextBlock
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.tools.base import SpawnRequest, Todo, Tool, ToolContext, ToolOutcome
@@ -364,6 +364,7 @@ async def test_a_subagent_that_waits_can_be_cancelled_and_leaves_one_ending() ->
         assert house.delegation.cancel(first)
     assert [event.ended_by for event in house.stage.of(RunEnded, second)] == ["cancelled"]
     assert [record.steps for record in house.context.subagent_records] == [0, 1]
+    assert [event.salvage for event in house.stage.of(RunEnded, second)] == [Salvage()]
 
 
 async def test_cancelling_the_main_run_ends_every_subagent_in_order() -> None:

@@ -24,6 +24,7 @@ REQUIRE_DOCKER = "KINFOLD_REQUIRE_DOCKER"
 KEPT_SETTINGS = {REQUIRE_DOCKER, "KINFOLD_SUPERVISOR"}
 """What a test run may be told from outside; every other KINFOLD_* variable would be somebody's own configuration."""
 INSTANCE_LABEL = "kinfold.instance"
+collect_ignore = ["example_project"]  # runs as a project of its own, in tests/docker/test_plugin.py
 
 
 @pytest.fixture(scope="session")

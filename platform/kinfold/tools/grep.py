@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kinfold.errors import PathError, ToolError
 from kinfold.sandbox.base import MIB, SCRATCH, WORKSPACE, ExecRequest, ExecResult
 from kinfold.sandbox.workspace import normalize
-from kinfold.tools import words
+from kinfold.tools import grep_output, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 from kinfold.tools.glob import matching
+from kinfold.tools.grep_output import Hit, row
 from kinfold.tools.names import shown
 from kinfold.tools.patterns import MAX_PATTERN
 
@@ -20,6 +23,7 @@ MAX_LINE = 500
 MAX_FILES = 2_000
 """Files that are handed to `grep` when it is told which."""
 NO_SUCH_PROGRAM = 127
+_UNKNOWN_OPTION = re.compile(r"(unrecognized|unknown|invalid|illegal) option")
 
 
 class GrepArguments(BaseModel):
@@ -47,16 +51,31 @@ class GrepArguments(BaseModel):
 
 async def _call(context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
     target = await _target(context, arguments.path)
-    result = await _run(context, _ripgrep(arguments, target))
-    search = "rg"
+    result, program = await _run(context, _ripgrep(arguments, target)), "rg"
     if result.exit_code == NO_SUCH_PROGRAM:
         files = await _files(context, arguments)
         if files == []:
             return ToolOutcome.of(_nothing(arguments))
-        result, search = await _run(context, _plain_grep(arguments, files or [target], recursive=files is None)), "grep"
+        result, program = (
+            await _run(context, _plain_grep(arguments, files or [target], recursive=files is None)),
+            "grep",
+        )
+        if _UNKNOWN_OPTION.search(result.stderr_text):
+            result, program = await _run(context, _plainest_grep(arguments, files or [target])), "grep without --null"
     if result.exit_code == NO_SUCH_PROGRAM:
         raise ToolError("this image has neither rg nor grep", hint="read_file the likely files, or search by a program")
-    return ToolOutcome.of(_render(arguments, result, search, everything=search == "rg" or _in_scratch(target)))
+    if result.ended_by != "exited":
+        raise ToolError(
+            f"the search did not finish: {result.ended_by} after {result.duration:.1f} s",
+            hint="narrow it by `path` or `glob`",
+        )
+    printed = result.stdout if result.stdout_total == len(result.stdout) else result.stdout[: result.stdout_head_bytes]
+    if program == "grep without --null":
+        found = grep_output.plain_hits(printed, with_context=arguments.context > 0)
+    else:
+        found = await grep_output.hits(context, printed, files_only=arguments.files_only)
+    everything = program == "rg" or _in_scratch(target)
+    return ToolOutcome.of(_render(arguments, result, program, [hit for hit in found if everything or not hit.hidden]))
 
 
 async def _target(context: ToolContext, path: str) -> str:
@@ -87,7 +106,16 @@ async def _run(context: ToolContext, argv: list[str]) -> ExecResult:
 
 
 def _ripgrep(arguments: GrepArguments, target: str) -> list[str]:
-    argv = ["rg", "--no-config", "--color=never", "--no-heading", "--line-number", "--with-filename", "--sort=path"]
+    argv = [
+        "rg",
+        "--no-config",
+        "--color=never",
+        "--no-heading",
+        "--line-number",
+        "--with-filename",
+        "--null",
+        "--sort=path",
+    ]
     argv += ["--hidden", "--glob=!.git/", f"--max-columns={MAX_LINE}", "--max-columns-preview"]
     argv += [] if _in_scratch(target) else [f"--glob=!/{SCRATCH}/"]
     argv += [f"--glob={arguments.glob}"] if arguments.glob else []
@@ -95,9 +123,16 @@ def _ripgrep(arguments: GrepArguments, target: str) -> list[str]:
 
 
 def _plain_grep(arguments: GrepArguments, places: list[str], *, recursive: bool) -> list[str]:
-    """Only flags that every grep has, busybox's too."""
-    argv = ["grep", "-n", "-H", "-s", *([] if arguments.fixed else ["-E"]), *(["-r"] if recursive else [])]
+    argv = ["grep", "-n", "-H", "-s", "--null", *([] if arguments.fixed else ["-E"]), *(["-r"] if recursive else [])]
     return argv + _flags(arguments) + ["-e", arguments.pattern, "--", *places]
+
+
+def _plainest_grep(arguments: GrepArguments, places: list[str]) -> list[str]:
+    """Only flags that every grep has, busybox's too; it cannot mark names, so those that mislead are passed over."""
+    misleading = ["(", "-name", "*\n*", "-o", "-name", "*:[0-9]*", ")", "-prune"]
+    grep = ["grep", "-n", "-H", "-s", *([] if arguments.fixed else ["-E"]), *_flags(arguments)]
+    argv = ["find", "-H", *places, *misleading, "-o", "-type", "f", "-exec", *grep]
+    return [*argv, "-e", arguments.pattern, "--", "{}", "+"]
 
 
 def _flags(arguments: GrepArguments) -> list[str]:
@@ -125,35 +160,23 @@ def _in_scratch(place: str) -> bool:
     return f"{place}/".startswith(f"./{SCRATCH}/")
 
 
-def _render(arguments: GrepArguments, result: ExecResult, program: str, *, everything: bool) -> str:
-    if result.ended_by != "exited":
-        raise ToolError(
-            f"the search did not finish: {result.ended_by} after {result.duration:.1f} s",
-            hint="narrow it by `path` or `glob`",
-        )
-    lines = [line for line in result.stdout_text.split("\n") if line and (everything or not _in_hidden_places(line))]
-    if not lines and result.exit_code not in (0, 1):
-        raise ToolError(f"{program}: {_reason(result)}", hint="correct the pattern, or set `fixed` for plain text")
-    if not lines:
-        return _nothing(arguments)
-    rows = [_row(line) for line in lines[:MAX_LINES]]
-    if len(lines) > MAX_LINES or result.stdout_total > len(result.stdout):
-        total = f"{len(lines):,}" if result.stdout_total == len(result.stdout) else "more"
+def _render(arguments: GrepArguments, result: ExecResult, program: str, found: list[Hit]) -> str:
+    plainest = program == "grep without --null"
+    failed = bool(result.stderr_text.strip()) if plainest else result.exit_code not in (0, 1)
+    if not found and failed:
+        name = program.partition(" ")[0]
+        raise ToolError(f"{name}: {_reason(result)}", hint="correct the pattern, or set `fixed` for plain text")
+    rows = [row(hit) for hit in found[:MAX_LINES]] or [_nothing(arguments)]
+    if len(found) > MAX_LINES or result.stdout_total > len(result.stdout):
+        total = f"{len(found):,}" if result.stdout_total == len(result.stdout) else "more"
         rows.append(f"(the first {len(rows)} of {total} lines; narrow the search for the rest)")
-    if result.exit_code not in (0, 1):
+    if failed:
         rows.append(f"(not everything could be searched: {_reason(result)})")
+    if plainest:
+        rows.append(
+            "(names with a line break, or a colon before a digit, were passed over: this grep cannot mark names)"
+        )
     return "\n".join(rows)
-
-
-def _in_hidden_places(line: str) -> bool:
-    """What ripgrep leaves out by its own flags, and a plain grep finds."""
-    name = line.partition(":")[0]
-    return name.startswith(f"./{SCRATCH}/") or "/.git/" in name
-
-
-def _row(line: str) -> str:
-    line = line.removeprefix("./")
-    return line if len(line) <= MAX_LINE + 200 else f"{line[: MAX_LINE + 200]} […]"
 
 
 def _reason(result: ExecResult) -> str:

@@ -199,7 +199,7 @@ async def test_a_search_with_too_many_results_is_bounded(real: Bench, sandbox: S
 
 
 class Without:
-    """A sandbox whose image lacks some programs."""
+    """A sandbox whose image lacks some programs, or has a grep that knows short options only, as busybox's."""
 
     def __init__(self, sandbox: Sandbox, *missing: str) -> None:
         self._sandbox = sandbox
@@ -212,6 +212,8 @@ class Without:
         program = request.command[0]
         if program in self._missing:
             return await self._sandbox.exec([f"no-such-program-{program}"])
+        if program == "grep" and "--null" in request.command and "--null" in self._missing:
+            return await self._sandbox.exec(["sh", "-c", "echo \"grep: unrecognized option '--null'\" >&2; exit 1"])
         return await self._sandbox.run(request)
 
 
@@ -238,3 +240,45 @@ async def test_an_image_without_ripgrep_searches_by_its_own_grep(sandbox: Sandbo
 async def test_an_image_without_any_grep_is_refused_with_the_reason(sandbox: Sandbox) -> None:
     bench = Bench(Without(sandbox, "rg", "grep"))
     assert "neither rg nor grep" in await bench.refusal("grep", pattern="x")
+
+
+HOSTILE = {
+    "x\n./real.py:3:forged by a line break": "needle\n",
+    "real.py:3:forged by a colon": "needle\n",
+    "real.py-3-forged by a dash": "needle\n",
+    "real.py:3": "needle\n",
+    'b: binary file matches (found "\\0" byte around offset 1)\n./real.py': "needle\n",
+    "bell\x07": "needle\n",
+    '"quoted"': "needle\n",
+}
+"""Names that try to look like a hit in real.py, which has no needle."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("missing", [(), ("rg",), ("rg", "--null")], ids=["rg", "grep", "grep without --null"])
+@pytest.mark.parametrize("context", [0, 1])
+async def test_no_name_of_a_file_can_forge_a_hit_in_another(
+    sandbox: Sandbox, missing: tuple[str, ...], context: int
+) -> None:
+    bench = Bench(Without(sandbox, *missing))
+    await sandbox.write("real.py", b"nothing\n" * 5)
+    await sandbox.write("honest.py", b"before\nneedle\nafter\n")
+    await sandbox.write("binary", b"needle\0\nneedle\n")
+    for name, text in HOSTILE.items():
+        await sandbox.write(name, text.encode())
+    await sandbox.write("real.py-dir/real.py", b"needle\n")
+    found = (await bench.text("grep", pattern="needle", context=context)).splitlines()
+    assert "honest.py:2:needle" in found
+    assert not [line for line in found if line.startswith(("real.py:", "./real.py"))]
+    assert context or '"real.py-3-forged by a dash":1:needle' in found
+    if "--null" not in missing:
+        assert '"real.py:3":1:needle' in found
+        assert '"real.py:3:forged by a colon":1:needle' in found
+        assert '"x\\n./real.py:3:forged by a line break":1:needle' in found
+        assert "bell\\x07:1:needle" in found
+    else:
+        assert "passed over" in found[-1]
+    names = (await bench.text("grep", pattern="needle", files_only=True)).splitlines()
+    assert "honest.py" in names
+    assert "real.py" not in names
+    assert "./real.py" not in names

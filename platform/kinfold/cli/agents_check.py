@@ -12,7 +12,7 @@ from kinfold import models
 from kinfold.agent.instructions import TASK_INSTRUCTIONS
 from kinfold.cli.ending import EXIT_OTHER, one_line
 from kinfold.definitions import Candidate, SubagentDefinition, candidates
-from kinfold.definitions.dialect import DIALECTS, Dialect
+from kinfold.definitions.dialect import known_dialect
 from kinfold.errors import ConfigError
 from kinfold.models import estimate
 from kinfold.models.base import ModelRequest
@@ -43,16 +43,6 @@ def check_command(path: Path, *, dialect: str | None, model: str | None, as_json
     else:
         _print(found)
     return EXIT_OTHER if any(checked.candidate.status == "error" for checked in found) else 0
-
-
-def known_dialect(name: str | None) -> Dialect | None:
-    """The dialect of that name. Raises `ConfigError` for another word."""
-    for dialect in DIALECTS:
-        if dialect == name:
-            return dialect
-    if name is not None:
-        raise ConfigError(f"there is no dialect {name!r}", hint=f"dialects are: {', '.join(DIALECTS)}")
-    return None
 
 
 def check(candidate: Candidate, main_model: str | None = None) -> Checked:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from kinfold.cli.agents_check import known_dialect
 from kinfold.cli.ending import one_line, printable
 from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings
 from kinfold.definitions import SubagentDefinition, load
+from kinfold.definitions.dialect import known_dialect
 from kinfold.definitions.records import DefinitionRecords
 
 T = TypeVar("T")

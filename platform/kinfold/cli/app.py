@@ -59,6 +59,12 @@ def run(
         str | None,
         typer.Option(help="Definitions: a .toml or .md file, a directory, 'store' (see `agents add`), 'none'."),
     ] = None,
+    dialect: Annotated[
+        str | None, typer.Option(help="Whose files --agents are; else each file's place and fields tell.")
+    ] = None,
+    append_constraints: Annotated[
+        bool, typer.Option("--append-constraints", help="Add to a delegation what its prompt lacks of yours.")
+    ] = False,
     model: Annotated[str | None, typer.Option(help="A model's name, scripted:FILE or cassette:FILE.")] = None,
     tier: Annotated[str | None, typer.Option(help="Whose limits hold: a [tiers.NAME] of kinfold.toml.")] = None,
     image: Annotated[str | None, typer.Option(help="The container's image.")] = None,
@@ -88,7 +94,7 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     options = RunOptions(
         prompt=text, workspace=workspace, copy=copy, out=out, json=json, verbose=verbose, answers=answers, flags=flags,
-        record=record, replay=replay,
+        record=record, replay=replay, dialect=dialect, append_constraints=append_constraints,
     )  # fmt: skip
     raise typer.Exit(run_command(options))
 

@@ -19,6 +19,7 @@ from kinfold.cli.foreground import watch_signals
 from kinfold.cli.live import View, choose_view
 from kinfold.config import Settings
 from kinfold.definitions import SubagentDefinition
+from kinfold.definitions.dialect import known_dialect
 from kinfold.errors import ConfigError
 from kinfold.sandbox.allowlist import parse_network
 from kinfold.sandbox.base import SandboxSpec
@@ -41,6 +42,9 @@ class RunOptions:
     json: bool = False
     verbose: bool = False
     record: Path | None = None
+    dialect: str | None = None
+    """Whose files `--agents` are; None: each file tells."""
+    append_constraints: bool = False
     answers: str | None = None
     """`deny`, `default` or a file; None: the person at the terminal, if there is one."""
     flags: Mapping[str, object] = field(default_factory=dict)
@@ -74,7 +78,7 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     view = choose_view(json=options.json, verbose=options.verbose)
     caught: list[signal.Signals] = []
     async with make_provider(settings) as provider:
-        found = await load_definitions(settings)
+        found = await load_definitions(settings, options.dialect)
         task = make_task(options, settings, provider, found, people=people_for(options.answers, view.calm))
         with view:
             result = await _show_task(task, view, caught)
@@ -162,6 +166,7 @@ def make_task(
         provider=provider,
         state_dir=settings.state_dir,
         people=people,
+        append_constraints=options.append_constraints,
     )
 
 
@@ -179,14 +184,18 @@ def make_spec(settings: Settings, *, workspace: str | None, copy: bool, **fields
     )
 
 
-async def load_definitions(settings: Settings) -> tuple[SubagentDefinition, ...]:
+async def load_definitions(settings: Settings, dialect: str | None = None) -> tuple[SubagentDefinition, ...]:
     """What `agents` means now; the task that starts with it keeps it. Raises `ConfigError` and `StoreError`."""
+    if dialect is not None and settings.agents in (None, "none", "store"):
+        raise ConfigError(
+            f"--dialect {dialect} without files", hint="name the files that are written so by --agents PATH"
+        )
     if settings.agents is None:
         return definitions.DEFAULT
     if settings.agents == "none":
         return ()
     if settings.agents != "store":
-        return definitions.load(Path(settings.agents))
+        return definitions.load(Path(settings.agents), dialect=known_dialect(dialect))
     from kinfold.tasks.store.definitions import StoredDefinitions
     from kinfold.tasks.store.door import Store
 

@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from kinfold.errors import ConfigError
+
 Dialect = Literal["claude", "gemini", "openhands", "opencode", "deepagents", "codex"]
 DIALECTS: tuple[Dialect, ...] = ("claude", "gemini", "openhands", "opencode", "deepagents", "codex")
 
@@ -61,3 +63,13 @@ def of_markdown(path: Path, values: Mapping[str, Any]) -> Dialect:
     counts["opencode"] += isinstance(values.get("tools"), dict)
     best = max(counts, key=lambda dialect: counts[dialect])
     return best if counts[best] else "claude"
+
+
+def known_dialect(name: str | None) -> Dialect | None:
+    """The dialect of that name. Raises `ConfigError` for another word."""
+    for dialect in DIALECTS:
+        if dialect == name:
+            return dialect
+    if name is not None:
+        raise ConfigError(f"there is no dialect {name!r}", hint=f"dialects are: {', '.join(DIALECTS)}")
+    return None

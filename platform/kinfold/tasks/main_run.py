@@ -40,6 +40,7 @@ class MainRun:
             extra_tools=plan.tools,
             slots=limits.concurrency or SLOTS,
             user_turns=(plan.prompt,),
+            append_constraints=plan.append_constraints,
             writers=self._writers,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)

@@ -36,6 +36,7 @@ class Plan:
     tool_keys: tuple[str, ...]
     """Of the main agent: all there is."""
     task_extras: bool
+    append_constraints: bool
     spec: SandboxSpec
     user_id: str
     timezone: str
@@ -57,6 +58,7 @@ def make_plan(
     user_id: str,
     timezone: str,
     task_extras: bool = False,
+    append_constraints: bool = False,
     people: People | None = None,
 ) -> Plan:
     """Check and resolve everything that can be known now. Raises `ConfigError`."""
@@ -81,6 +83,7 @@ def make_plan(
         tools=tuple(tools),
         tool_keys=keys,
         task_extras=task_extras,
+        append_constraints=append_constraints,
         spec=_spec(spec, workspace),
         user_id=user_id,
         timezone=_known_timezone(timezone),

@@ -32,6 +32,7 @@ async def run(
     provider: Provider | None = None,
     people: People | None = None,
     task_extras: bool = False,
+    append_constraints: bool = False,
     record: StrPath | None = None,
 ) -> TaskResult:
     """Run a prompt in a sandbox of its own, wait for the end, close the sandbox; the arguments are `ParentTask`'s.
@@ -53,6 +54,7 @@ async def run(
         provider=provider,
         people=people,
         task_extras=task_extras,
+        append_constraints=append_constraints,
         record=record,
     )
     async with task:
@@ -76,6 +78,7 @@ def run_sync(
     provider: Provider | None = None,
     people: People | None = None,
     task_extras: bool = False,
+    append_constraints: bool = False,
     record: StrPath | None = None,
 ) -> TaskResult:
     """`run` for a program without an event loop. Ctrl-C closes the task and raises `KeyboardInterrupt`."""
@@ -94,6 +97,7 @@ def run_sync(
         provider=provider,
         people=people,
         task_extras=task_extras,
+        append_constraints=append_constraints,
         record=record,
     )
     return anyio.run(call)

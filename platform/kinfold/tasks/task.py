@@ -81,6 +81,7 @@ class ParentTask:
         state_dir: StrPath | None = None,
         people: People | None = None,
         task_extras: bool = False,
+        append_constraints: bool = False,
         record: StrPath | None = None,
     ) -> None:
         """Nothing happens before `start`.
@@ -91,6 +92,7 @@ class ParentTask:
         `task_extras`: the `task` tool takes `expected_outputs` too, globs of files to wait for.
         `record`: a new file that all requests to models and their answers are kept in, secrets hidden, to be replayed
         by `model="cassette:FILE"`.
+        `append_constraints`: what the prompt says and a delegation's lacks is put at the delegation's end, too.
         `people`: who answers the main agent's questions; None: nobody, and it has no tool to ask.
         `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
@@ -98,7 +100,7 @@ class ParentTask:
         self._plan = functools.partial(
             make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
             workspace=workspace, user_id=user_id, timezone=timezone, people=people,
-            task_extras=task_extras,
+            task_extras=task_extras, append_constraints=append_constraints,
         )  # fmt: skip
         self._limits = limits or RunLimits()
         self._out_path = out

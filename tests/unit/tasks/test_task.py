@@ -124,6 +124,24 @@ async def test_without_definitions_the_model_never_sees_the_task_tool() -> None:
     assert {"bash", "edit_file", "complete"} <= seen[0]
 
 
+@pytest.mark.parametrize("append", [False, True])
+async def test_what_a_delegations_prompt_lacks_is_added_where_that_was_asked_for(append: bool) -> None:
+    prompts: list[str] = []
+
+    def answer(request: ModelRequest) -> ScriptedReply:
+        if request.run_kind == "subagent":
+            prompts.append(request.messages[0].text)
+            return complete("1974")
+        delegated = ("task", {"subagent_type": "general", "description": "born", "prompt": "When was she born?"})
+        return calls(delegated) if request.step == 1 else complete("1974")
+
+    said = "When was the director born? I mean the 2011 original, not the remake."
+    await run(
+        said, model=ScriptedModel(answer), provider=MemoryProvider(), definitions=(GENERAL,), append_constraints=append
+    )
+    assert ("2011" in prompts[0]) is append
+
+
 async def test_a_subagent_may_use_the_callers_own_tools() -> None:
     def answer(request: ModelRequest) -> ScriptedReply:
         if request.run_kind == "subagent":

@@ -16,6 +16,7 @@ PY := .venv/bin/python
 SUPERVISOR := sandbox_images/supervisor
 PYTEST := $(PY) -m pytest
 PYTEST_ARGS ?=
+BENCH ?=
 
 .PHONY: help install fmt check check-c test test-unit test-docker test-slow images bench demo clean
 
@@ -58,9 +59,9 @@ images: ## Build every sandbox image
 	@bash scripts/setup python engine
 	@.venv/bin/kinfold images build base python node
 
-bench: ## Measure the bars and write scripts/bench/results
+bench: ## Measure the bars and write scripts/bench/results; BENCH="loop delegation" for some of the sets
 	@bash scripts/setup
-	@PYTHONPATH=scripts/bench $(PY) scripts/bench/run.py
+	@PYTHONPATH=scripts/bench $(PY) scripts/bench/run.py $(BENCH)
 
 demo: ## Watch a main agent and three subagents work in one container; does its own set-up
 	@bash scripts/setup

@@ -12,7 +12,7 @@ Work = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One comparison: seconds per call by contestant; the first is ours."""
+    """One comparison: seconds per call (or another figure, in `unit`) by contestant; the first is ours."""
 
     name: str
     bar: str
@@ -21,9 +21,10 @@ class Row:
     note: str = ""
     byte_count: int = 0
     """Bytes moved by one call; 0 where throughput means nothing."""
+    unit: str = "s"
 
     def median(self, contestant: str) -> float:
-        """The median in seconds."""
+        """The median, in `unit`."""
         return statistics.median(self.seconds[contestant])
 
     def percentile(self, contestant: str, share: float) -> float:

@@ -39,8 +39,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def human(seconds: float) -> str:
-    """Seconds in the unit that reads best."""
+def human(seconds: float, unit: str = "s") -> str:
+    """Seconds in the unit that reads best; of what is counted the number and its unit."""
+    if unit != "s":
+        return f"{seconds:,.0f} {unit}"
     return f"{seconds * 1000:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
@@ -55,8 +57,9 @@ def table(rows: Sequence[Row]) -> str:
             ratio = "" if index == 0 else f"{row.ratio(contestant):.3g}"
             speed = f" ({row.byte_count / row.median(contestant) / 1e9:.2f} GB/s)" if row.byte_count else ""
             lines.append(
-                f"| {row.name if index == 0 else ''} | {contestant} | {human(row.median(contestant))}{speed} "
-                f"| {human(row.percentile(contestant, 0.9))} | {human(row.percentile(contestant, 0.99))} "
+                f"| {row.name if index == 0 else ''} | {contestant} | {human(row.median(contestant), row.unit)}{speed} "
+                f"| {human(row.percentile(contestant, 0.9), row.unit)} "
+                f"| {human(row.percentile(contestant, 0.99), row.unit)} "
                 f"| {len(row.seconds[contestant])} | {ratio} | {row.bar if index == 0 else ''} |"
             )
     notes = [f"- {row.name}: {row.note}" for row in rows if row.note]
@@ -73,7 +76,7 @@ def write(name: str, title: str, rows: Sequence[Row]) -> Path:
     data = {
         "machine": described,
         "rows": [
-            {"name": row.name, "bar": row.bar, "note": row.note, "bytes": row.byte_count,
+            {"name": row.name, "bar": row.bar, "note": row.note, "bytes": row.byte_count, "unit": row.unit,
              "median": {who: row.median(who) for who in row.seconds},
              "p99": {who: row.percentile(who, 0.99) for who in row.seconds},
              "ratio": {who: row.ratio(who) for who in list(row.seconds)[1:]}}

@@ -1,4 +1,4 @@
-"""Run benchmarks and write `results/`: `run.py [sandbox] [fairness] [scale] [peers] [loop] [cli]`; none named: all."""
+"""Run benchmarks and write `results/`: `run.py [--only] [SET…]`, sets as in `SETS`; none named: all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import report
 from cli_rows import cli_rows
+from delegation_rows import delegation_rows
 from fairness_rows import fairness_rows
 from loop_rows import loop_rows
 from measure import Row
@@ -21,6 +22,7 @@ SETS: dict[str, tuple[str, Callable[[], Awaitable[list[Row]]]]] = {
     "scale": ("A hundred sandboxes on one machine", scale_rows),
     "peers": ("The sandbox beside its peers", peer_rows),
     "loop": ("The agent loop with a scripted model", loop_rows),
+    "delegation": ("One delegation beside its peers", delegation_rows),
     "cli": ("The command line", cli_rows),
 }
 

@@ -135,9 +135,3 @@ async def test_the_command_line_records_and_replays(tmp_path: Path, own_state: P
     done = await kinfold("--replay", str(path), "--out", str(again))
     assert done.returncode == 0, done.stderr
     assert (again / "it.txt").read_text() == (first / "it.txt").read_text() == "it\n"
-    refused = await kinfold("--replay", str(path), "--model", "claude-sonnet-5")
-    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: --replay and --model")
-    path.write_bytes(path.read_bytes()[:-20])
-    refused = await kinfold("--replay", str(path))
-    assert refused.returncode == 2
-    assert re.search(r"error: cassette .* is cut off.*\nhint: record it again", refused.stderr)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # One virtual environment for each peer, with pinned versions, so that none of them is ever a dependency of ours; and the
 # image that all of them run: kinfold/base with swe-rex's server in it, put there without a network.
-# usage: make_venvs.sh DIRECTORY   (then KINFOLD_BENCH_PEERS=DIRECTORY python scripts/bench/run.py peers)
+# usage: make_venvs.sh DIRECTORY   (then KINFOLD_BENCH_PEERS=DIRECTORY python scripts/bench/run.py peers delegation)
 set -eu
 directory=$1
 mkdir -p "$directory"
@@ -28,3 +28,4 @@ COPY wheels /wheels
 RUN python3 -m pip install --quiet --break-system-packages --no-index --find-links /wheels swe-rex && rm -rf /wheels
 DOCKERFILE
 docker build --quiet --network none --tag kinfold-bench/peers "$context"
+make deepagents deepagents==0.7.32 langchain-anthropic==1.7.10

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 from tests.docker.provider_support import docker_provider, spec
 
@@ -112,26 +108,24 @@ async def test_a_recorded_task_is_replayed_without_its_service_to_the_same_artif
 
 
 async def test_the_command_line_records_and_replays(tmp_path: Path, own_state: Path) -> None:
-    path, first, again = tmp_path / "it.cassette", tmp_path / "first", tmp_path / "again"
+    path, script = tmp_path / "it.cassette", tmp_path / "script.yaml"
     async with docker_provider(own_state):  # what was measured of the engine serves here, too
         pass
-    environment = {**os.environ, "KINFOLD_STATE": str(own_state), "ANTHROPIC_API_KEY": "sk-loopback"}
-
-    async def kinfold(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).with_name("kinfold")), "run", "write it", "--agents", "none", *arguments]
-        return await anyio.to_thread.run_sync(
-            lambda: subprocess.run(command, capture_output=True, text=True, timeout=100, env={**environment, **more})
-        )
-
-    script = [
-        Answer(blocks=(use(1, "bash", command="date > when; echo it > it.txt; cat when"),)),
-        Answer(blocks=(use(2, "complete", summary="it is written", paths=["it.txt"]),)),
-    ]
-    async with MessagesApi(script) as api:
-        record = ("--record", str(path), "--model", "claude-sonnet-5", "--out", str(first))
-        done = await kinfold(*record, ANTHROPIC_BASE_URL=api.base_url)
-    assert done.returncode == 0, done.stderr
-    del environment["ANTHROPIC_API_KEY"]
-    done = await kinfold("--replay", str(path), "--out", str(again))
-    assert done.returncode == 0, done.stderr
-    assert (again / "it.txt").read_text() == (first / "it.txt").read_text() == "it\n"
+    script.write_text("""main:
+  - calls: [{tool: bash, input: {command: date > when; echo it > it.txt; cat when}}]
+  - calls: [{tool: complete, input: {summary: it is written, paths: [it.txt]}}]
+""")
+    for model in ((f"--model=scripted:{script}", f"--record={path}"), (f"--replay={path}",)):
+        out = tmp_path / model[-1][2:8]
+        command = [
+            str(Path(sys.executable).with_name("kinfold")),
+            "run",
+            "write it",
+            "--agents=none",
+            f"--out={out}",
+            *model,
+        ]
+        done = await anyio.run_process(command, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        assert (out / "it.txt").read_text() == "it\n"
+        script.unlink(missing_ok=True)

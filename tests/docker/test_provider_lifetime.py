@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tests.docker.provider_support import containers_of, docker_provider, engine_api, leftovers, spec
 
 from kinfold.errors import SandboxError, SandboxLost
-from kinfold.sandbox.base import ExecRequest
+from kinfold.sandbox.base import MIB, ExecRequest, Limits
 from kinfold.sandbox.docker.provider import ChannelKind
 from kinfold.sandbox.docker.stream import open_engine_stream
 from kinfold.sandbox.docker.sweep import sweep
@@ -119,6 +120,43 @@ async def test_a_look_alike_in_a_sandboxs_place_is_neither_used_nor_removed(own_
                 assert api.inspect_container(fake)["Id"] == fake
             finally:
                 api.remove_container(fake, force=True)
+
+
+def _more_memory(api: Any, container: str) -> None:
+    api.update_container(container, mem_limit="512m", memswap_limit="512m")
+
+
+def _started_again(api: Any, container: str) -> None:
+    api.restart(container, timeout=0)
+
+
+def _restarts_by_itself(api: Any, container: str) -> None:
+    api.update_container(container, restart_policy={"Name": "always"})
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("G02")
+@pytest.mark.parametrize(
+    ("tamper", "part"),
+    [(_more_memory, "Memory, MemorySwap"), (_started_again, "start"), (_restarts_by_itself, "RestartPolicy")],
+)
+async def test_a_container_that_was_changed_since_it_was_made_is_not_adopted(
+    own_state: Path, tamper: Callable[[Any, str], None], part: str
+) -> None:
+    async with docker_provider(own_state) as provider:
+        sandbox = await provider.create(spec(name="mine", detached=True, limits=Limits(memory_bytes=256 * MIB)))
+        await sandbox.aclose()
+        async with await provider.connect(sandbox.ref) as same:
+            assert (await same.exec(["true"])).exit_code == 0
+        with engine_api() as api:
+            await anyio.to_thread.run_sync(tamper, api, sandbox.ref.handle)
+        with pytest.raises(SandboxLost, match=f"its container's {part} changed") as caught:
+            await provider.connect(sandbox.ref)
+        assert "kinfold sandbox destroy mine" in caught.value.hint
+        with pytest.raises(SandboxLost, match=f"its container's {part} changed"):
+            await provider.create(sandbox.spec)
+        await provider.destroy(sandbox.ref)
+        assert leftovers(provider) == []
 
 
 @pytest.mark.anyio

@@ -43,6 +43,8 @@ class SandboxRecord(BaseModel):
     revision: int = 1
     """One more with every change: a claim is for the record as it was looked at."""
     handle: str = ""
+    parts: dict[str, str] = {}
+    """How its container was made, as a digest per part: whoever connects compares."""
     image: str = ""
     workspace: str = ""
     made: bool = True

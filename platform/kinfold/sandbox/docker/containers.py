@@ -7,7 +7,7 @@ from typing import Any
 
 from kinfold.errors import SandboxError, SandboxLost, StartFailed
 from kinfold.sandbox.binary import supervisor_path
-from kinfold.sandbox.docker import labels, state
+from kinfold.sandbox.docker import labels, sameness, state
 from kinfold.sandbox.docker.client import Engine, EngineRefused
 from kinfold.sandbox.docker.create import Plan, engine_config
 from kinfold.sandbox.docker.intent import DETACHED_TTL
@@ -106,7 +106,29 @@ class Containers:
             if error.status != 404:
                 raise
 
-    async def check_alive(self, sandbox_id: str, handle: str) -> None:
+    async def parts(self, handle: str) -> dict[str, str]:
+        """How this container is made, for its record. Raises `StartFailed` where it is gone already."""
+        container = await state.inspect(self._engine, handle)
+        if container is None:
+            raise StartFailed("the container was removed while it started", hint="`kinfold doctor` checks the engine")
+        return dict(container.parts)
+
+    async def check_same(self, record: SandboxRecord) -> None:
+        """Raise `SandboxLost` unless the record's very container runs and is what it was when it was noted."""
+        container = await self.check_alive(record.id, record.handle)
+        if not record.parts:
+            raise SandboxLost(
+                f"sandbox {record.id} was never ready: nothing is noted of how its container was made",
+                hint=f"`kinfold sandbox destroy {record.name or record.id}`",
+            )
+        changed = sameness.changed_parts(record.parts, container.parts)
+        if changed:
+            raise SandboxLost(
+                f"sandbox {record.id} is not what was made: its container's {', '.join(changed[:5])} changed",
+                hint=f"somebody changed or restarted it; `kinfold sandbox destroy {record.name or record.id}`",
+            )
+
+    async def check_alive(self, sandbox_id: str, handle: str) -> state.Container:
         """Raise `SandboxLost`, with the reason, unless this very container runs."""
         container = await state.inspect(self._engine, handle or labels.container_name(sandbox_id))
         if container is None:
@@ -121,6 +143,7 @@ class Containers:
             reason = await state.death_reason(self._engine, container)
             hint = "raise limits.memory_bytes" if "out of memory" in reason else "see the engine's log and events"
             raise SandboxLost(f"sandbox {sandbox_id} ended: {reason}", hint=hint)
+        return container
 
     async def log_driver(self, handle: str) -> str:
         """What the engine does with the container's own output, as it says itself."""

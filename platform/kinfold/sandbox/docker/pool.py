@@ -183,7 +183,7 @@ class Pool:
         whose = (provider.name, provider.instance, prepared.facts.id)
         wanted = intent(held.id, admitted, Path(held.workspace), whose)
         # With what was read before: the record's keeper lets one claim of it through.
-        same = {"handle": held.handle, "generation": held.generation, "revision": held.revision}
+        same = {"handle": held.handle, "parts": held.parts, "generation": held.generation, "revision": held.revision}
         with anyio.fail_after(ANSWER_WITHIN):
             await warm.sandbox.stat(["."])
         record = await provider.records.adopt(wanted.model_copy(update=same))

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -187,7 +187,8 @@ class DockerProvider:
 
     async def _start(self, plan: Plan, record: SandboxRecord, not_enforced: tuple[Control, ...]) -> Sandbox:
         container_id = await self.containers.run(plan, record)
-        record = await self.records.adopt(record.model_copy(update={"handle": container_id}))
+        parts = await self.containers.parts(container_id)
+        record = await self.records.adopt(record.model_copy(update={"handle": container_id, "parts": parts}))
         sandbox = Sandbox(
             provider=self,
             ref=self.ref(record, "running"),
@@ -233,6 +234,7 @@ class DockerProvider:
                 return await self.create_admitted(admitted)
             held = await self._await_adoption(held)
         if abandoned:
+            await self._checked(held.id, self.containers.check_same(held))
             held = await self._take_over(held)
         return await self._connect(held, borrowed=not abandoned and not held.detached)
 
@@ -283,7 +285,7 @@ class DockerProvider:
         return await self._connect(record, borrowed=True)
 
     async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
-        await self._check_alive(record.id, record.handle)
+        await self._checked(record.id, self.containers.check_same(record))
         spec = SandboxSpec.model_validate(record.spec)
         settled = await self._controls.settle(spec.model_copy(update={"strict": False}), record.image)
         if spec.idle_ttl is not None:
@@ -358,7 +360,7 @@ class DockerProvider:
         except EngineRefused as error:
             if error.status not in (404, 409):
                 raise
-            await self._check_alive(ref.id, ref.handle)
+            await self._check_alive(ref)
             raise
 
     async def _dialled(self, ref: SandboxRef) -> ByteStream | None:
@@ -381,13 +383,16 @@ class DockerProvider:
         try:
             return await listener.accept(SOCKET_TIMEOUT * 0.2)
         except StartFailed:
-            await self._check_alive(ref.id, ref.handle)
+            await self._check_alive(ref)
             return await listener.accept(SOCKET_TIMEOUT * 0.8)
 
-    async def _check_alive(self, sandbox_id: str, handle: str) -> None:
-        """As `Containers.check_alive`; where somebody has ended it, the record knows better than the engine why."""
+    async def _check_alive(self, ref: SandboxRef) -> None:
+        await self._checked(ref.id, self.containers.check_alive(ref.id, ref.handle))
+
+    async def _checked(self, sandbox_id: str, check: Awaitable[object]) -> None:
+        """Of a check that fails: where somebody has ended it, the record knows better than the engine why."""
         try:
-            await self.containers.check_alive(sandbox_id, handle)
+            await check
         except SandboxLost as lost:
             reason = await ending.noted_reason(self, sandbox_id)
             if not reason:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from kinfold.sandbox.docker import labels
+from kinfold.sandbox.docker import labels, sameness
 from kinfold.sandbox.docker.client import Engine, EngineRefused
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Container:
     oom_killed: bool
     error: str
     pid: int
+    parts: Mapping[str, str]
+    """How it is made, as a digest per part."""
 
     @property
     def word(self) -> Word:
@@ -78,6 +80,7 @@ def read_container(found: Mapping[str, Any]) -> Container:
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0),
+        parts=sameness.parts_of(found),
     )
 
 

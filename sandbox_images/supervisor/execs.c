@@ -213,6 +213,12 @@ void exec_on_shim(struct exec *e, const struct shim_message *m, const uint8_t *m
     case SHIM_EXITED: on_exited(e, m); break;
     case SHIM_EMPTY: exec_tree_gone(e); break;
     case SHIM_FREEZE: freeze_begin(e); break;
+    case SHIM_AT_WORK: freeze_goes_on(e); break;
+    case SHIM_STUCK:
+        if (e->freeze_deadline != NEVER) {
+            freeze_expire(e);
+        }
+        break;
     case SHIM_FAILED:
         e->kill_failed = true;
         e->survivors = (uint32_t)m->a;
@@ -258,7 +264,7 @@ static void check_deadlines(struct exec *e, uint64_t now)
         }
     }
     if (now >= e->freeze_deadline) {
-        freeze_expire(e);
+        freeze_check(e);
     }
 }
 

@@ -62,7 +62,24 @@ void freeze_end(struct exec *e)
     }
 }
 
-/* Two seconds were not enough: end everything that is the agent's. Every exec ends, and says so. */
+void freeze_goes_on(struct exec *e)
+{
+    if (e->freeze_deadline != NEVER) {
+        e->freeze_deadline = kf.now + FREEZE_LIMIT;
+    }
+}
+
+/* The shim was silent for too long; unless this process did not get to run either (starved, or its container paused). */
+void freeze_check(struct exec *e)
+{
+    if (kf.now - e->freeze_deadline > SECOND) {
+        freeze_goes_on(e);
+    } else {
+        freeze_expire(e);
+    }
+}
+
+/* The shim does not find whom to kill: end everything that is the agent's. Every exec ends, and says so. */
 void freeze_expire(struct exec *e)
 {
     struct shim_message m = {.kind = SHIM_LAST, .serial = e->serial};

@@ -110,15 +110,8 @@ static void on_message(const struct shim_message *m, const char *more, size_t le
     case SHIM_KILL: on_kill(m->n, m->b != 0); break;
     case SHIM_SIGNAL: on_signal(m->a, m->b); break;
     case SHIM_LIST: on_list(); break;
-    case SHIM_FROZEN:
-        me.phase = FROZEN;
-        frozen_round();
-        break;
-    case SHIM_LAST:
-        me.phase = LAST;
-        me.deadline_us = shim_now_us() + LAST_LIMIT_US;
-        frozen_round();
-        break;
+    case SHIM_FROZEN: frozen_begin(FROZEN); break;
+    case SHIM_LAST: frozen_begin(LAST); break;
     default: _exit(70);
     }
 }

@@ -234,13 +234,35 @@ void on_kill(uint64_t grace_ms, bool crowded)
     }
 }
 
-/* One round while every process of the agent is stopped (or has been killed by init). */
-void frozen_round(void)
+/* Whether somebody has died since this was last asked. */
+static bool has_died(uint64_t now)
 {
-    signal_all(SIGKILL, FROZEN_BUDGET_US);
-    reap_and_tell();
+    if (me.reaped == me.reaped_seen) {
+        return false;
+    }
     me.reaped_seen = me.reaped;
+    me.looked_us = now;
+    me.fruitless = 0;
+    return true;
+}
+
+/* One round while every process of the agent is stopped (or has been killed by init). */
+static void frozen_round(void)
+{
+    me.dying = signal_all(SIGKILL, WHOLE_SCAN_US);
+    reap_and_tell();
     me.looked_us = shim_now_us();
+    has_died(me.looked_us);
+}
+
+void frozen_begin(enum phase phase)
+{
+    me.phase = phase;
+    me.deadline_us = 0;
+    me.fruitless = me.dying = 0;
+    me.reaped_seen = me.reaped;
+    me.told_us = shim_now_us();
+    frozen_round();
 }
 
 /* The killed are dying: a scan of them all would only take their time (tried: one for each that dies, half of a bomb's
@@ -249,11 +271,15 @@ static void frozen_look(void)
 {
     uint64_t now = shim_now_us();
     reap_and_tell();
-    if (me.reaped != me.reaped_seen) {
-        me.reaped_seen = me.reaped;
-        me.looked_us = now;
-    } else if (me.phase != IDLE && now - me.looked_us > STALLED_US) {
-        frozen_round();
+    if (!has_died(now) && me.phase != IDLE) {
+        me.fruitless++;
+        if (now - me.looked_us > STALLED_US) {
+            frozen_round();
+        }
+    }
+    if (me.phase != IDLE && now - me.told_us > AT_WORK_US) {
+        me.told_us = now;
+        tell((struct shim_message){.kind = SHIM_AT_WORK});
     }
 }
 
@@ -262,6 +288,18 @@ static void give_up(void)
     tell((struct shim_message){.kind = SHIM_FAILED, .a = (int32_t)survivors()});
     me.phase = RUNNING; /* go on reaping: should they end after all, EMPTY will say so */
     me.deadline_us = 0;
+}
+
+/* The looks are counted, not the time: on a starved machine the killed get to die no sooner than this gets to look.
+ * Who was found and sent KILL is the kernel's to end: nobody else's death would help. Who was not found may be anybody. */
+static void give_up_frozen(void)
+{
+    if (me.phase == LAST || me.dying > 0) {
+        give_up();
+    } else {
+        me.fruitless = 0;
+        tell((struct shim_message){.kind = SHIM_STUCK});
+    }
 }
 
 void on_deadline(void)
@@ -277,14 +315,10 @@ void on_deadline(void)
             begin_killing();
         }
         break;
-    case FROZEN:
+    case FROZEN: case LAST:
         frozen_look();
-        break;
-    case LAST:
-        if (shim_now_us() >= me.deadline_us) {
-            give_up();
-        } else {
-            frozen_look();
+        if (me.phase != IDLE && me.fruitless >= STUCK_LOOKS) {
+            give_up_frozen();
         }
         break;
     case IDLE: case RUNNING: case AWAIT_FREEZE:

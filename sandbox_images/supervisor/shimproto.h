@@ -25,6 +25,8 @@ enum shim_kind {
     SHIM_EXITED,     /* the leader: a: wait status, b: 1 if nothing is left (ECHILD), n: start errno; killed */
     SHIM_EMPTY,      /* ECHILD: the tree is proved dead; killed */
     SHIM_FREEZE,     /* please freeze: three rounds did not do */
+    SHIM_AT_WORK,    /* all are still stopped, and this one gets to run: at least every half second of its own looking */
+    SHIM_STUCK,      /* all are stopped, and it finds nobody to kill, yet somebody is left */
     SHIM_FAILED,     /* a: survivors; killed */
     SHIM_SIGNALLED,  /* n: how many were signalled */
     SHIM_LISTED,     /* a: count, then that many u32 pids */

@@ -7,7 +7,9 @@
 #define LOCAL_LIMIT_US 2000000u    /* repeated rounds, where nothing can be frozen */
 #define FROZEN_BUDGET_US 1000000u
 #define ROUNDS_US 20000u
-#define LAST_LIMIT_US 1000000u
+#define WHOLE_SCAN_US 4000000u     /* all are stopped, so there are only so many; well below what init waits for a word */
+#define AT_WORK_US 500000u
+#define STUCK_LOOKS 1000u          /* looks, 2 ms apart and more, at which nobody had died: who waits gets to run as often */
 #define STALLED_US 20000u          /* nobody has died for so long: somebody may have been missed */
 
 enum phase { IDLE, RUNNING, GRACE, AWAIT_FREEZE, FROZEN, REPEAT, LAST };
@@ -23,6 +25,9 @@ struct shim_state {
     uint64_t reaped;          /* processes reaped so far */
     uint64_t deadline_us;     /* of the phase; 0: none */
     uint64_t reaped_seen, looked_us; /* at the last sign of dying while all are stopped */
+    uint64_t told_us;         /* when init last heard that this goes on */
+    uint32_t fruitless;       /* looks in a row at which nobody had died */
+    uint32_t dying;           /* whom the last whole scan found alive, and sent KILL */
     bool crowded;             /* near the pids limit: a scan beside a fork bomb would take seconds */
     struct scan scan;
     struct { pid_t pid; uint64_t start; } *done; /* whom we sent KILL, so that nobody is counted twice */
@@ -42,7 +47,7 @@ bool is_dead(const struct process *p);
 uint32_t signal_all(int signal, uint64_t budget_us); /* looks at every process there is */
 bool kill_rounds(void);                /* true: ECHILD */
 void on_kill(uint64_t grace_ms, bool crowded);
-void frozen_round(void);
+void frozen_begin(enum phase phase);
 void on_deadline(void);
 
 /* ---- shimsetup.c */

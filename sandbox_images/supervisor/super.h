@@ -27,7 +27,7 @@
 #define KEPT_EXECS 256              /* ended ones */
 #define MAX_KEEP (64ull * 1024 * 1024)
 #define DRAIN_GRACE (50 * MS)
-#define FREEZE_LIMIT (2 * SECOND)
+#define FREEZE_LIMIT (10 * SECOND)  /* without a word of the shim that kills */
 #define STARTED_DELAY (2 * MS)      /* STARTED of a fast exec travels with its end, in one write */
 
 /* ---- loop.c: descriptors and time */
@@ -228,6 +228,8 @@ bool stdin_request(uint64_t id, struct kf_reader *r, bool eof);
 bool signal_everyone(int signal);              /* the only kill(-1): refuses unless we are PID 1 */
 void freeze_begin(struct exec *e);
 void freeze_end(struct exec *e);
+void freeze_goes_on(struct exec *e);
+void freeze_check(struct exec *e);
 void freeze_expire(struct exec *e);
 void pause_all(bool pause);
 uint64_t paused_us(void); /* in all, the pause that holds included */

@@ -26,6 +26,8 @@ from kinfold.sandbox.sandbox import Sandbox
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
 NEIGHBOUR = ["sleep", "4321"]
+STARVED = 0.01
+"""Of a processor: to end a bomb of 256 then takes many seconds, however little has to be done."""
 MODES = ("daemons", "stopped", "suspended", "headless", "siblings", "nested", "comets", "nameless", "bomb")
 
 
@@ -199,3 +201,15 @@ def shim_of(box: Sandbox, program: str) -> int:
     while seen[pid].uid != WARDEN:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid
+
+
+@pytest.mark.slow
+@pytest.mark.threat("K01")
+async def test_a_kill_on_a_starved_machine_takes_its_time_and_no_neighbour(own_state: Path) -> None:
+    async with sandbox_with(own_state, "tree", cpus=STARVED) as box:
+        neighbour = await box.start(ExecRequest(command=NEIGHBOUR, owner="neighbour"))
+        timed = await box.exec(["./tree", "bomb"], timeout=1, grace=0.1)
+        assert (timed.ended_by, timed.survivors) == ("timed_out", 0)
+        assert of_the_agent(box) == [" ".join(NEIGHBOUR)]
+        await box.end("neighbour", grace=0)
+        assert (await neighbour.wait()).ended_by == "cancelled"

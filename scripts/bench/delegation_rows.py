@@ -105,10 +105,11 @@ def _note(systems: Sequence[System]) -> str:
     failed = "; ".join(f"**{one.name}** {one.failure}" for one in systems if one.failure)
     return (
         f"two agents, {PAGES} tool calls, the same answers for all, {ROUNDS} runs in turn after {WARMUP} not counted; "
-        "each system with the tools and instructions that it ships: kinfold's main agent has files, a shell and "
-        "search, that of deepagents has files and todos, that of openai-agents nothing but the delegation. `kinfold` "
-        "runs without a container, as the others do; `kinfold-in-container` makes one for each task, and removes it. "
-        "kinfold streams, the others do not. Tokens are a quarter of the characters of system texts, tools and "
+        "each system with the tools and instructions that it ships: kinfold's main agent has files, a shell, search "
+        "and the subagent's tool, that of deepagents has files and todos, that of openai-agents nothing but the "
+        "delegation. `kinfold` runs without a container, as the others do; `kinfold-in-container` makes one for each "
+        "task, and removes it. kinfold streams, the others do not. Tokens are a quarter of the characters of system "
+        "texts, tools and "
         f"messages. What could not be compared, and why: {failed or 'nothing'}"
     )
 

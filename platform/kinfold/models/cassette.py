@@ -8,7 +8,8 @@
 `kinfold.run(record=FILE)` and `model="cassette:FILE"` are the same, with the task's own secrets hidden. A request is
 found by who asks (main agent, or a subagent's type and label), its step and what it is for, never by the order in which
 subagents that run at once happened to ask. Of several that agree in this, as one agent run twice, the one counts that
-asks the same, in the order of the recording. `cassette_compare.py` says what "the same" leaves out.
+asks the same, in the order of the recording. `cassette_compare.py` says what "the same" leaves out. A replay costs
+nothing, so no budget ends it: where one ended the recorded run, the replay's next request was not recorded.
 """
 
 from __future__ import annotations

@@ -43,13 +43,14 @@ Hide = Callable[[str], str]
 """A text, to the same text without secrets."""
 
 KEY_SHAPES = re.compile(
-    r"\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}"
+    r"\bsk-(?:(?:ant|proj|svcacct|or)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{32,})"
     r"|\b(?:gh[opsur]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{20,})"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"
     r"|\bAIza[A-Za-z0-9_-]{35}"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\s|\\n)+[A-Za-z0-9+/=]{10}"
+    r"(?:[A-Za-z0-9+/=\s]|\\n)*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
 )
 """Keys of well-known services, tokens and private keys: they are hidden though nobody named them."""
 
@@ -160,7 +161,15 @@ class Writer:
 
 
 def hidden(text: str, hide: Hide, literal: Sequence[str] | set[str] = ()) -> str:
-    """The text without what `hide` finds, without these, and without what looks like a key."""
+    """The text without what `hide` finds, without these, and without what looks like a key.
+
+    What is hidden already stays as it is: a replayed reply comes back in the next request, and a secret may be a word
+    of `HIDDEN`.
+    """
+    return HIDDEN.join(_hidden(piece, hide, literal) for piece in text.split(HIDDEN))
+
+
+def _hidden(text: str, hide: Hide, literal: Sequence[str] | set[str]) -> str:
     for secret in sorted(literal, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return KEY_SHAPES.sub(HIDDEN, hide(text))

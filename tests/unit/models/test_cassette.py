@@ -32,7 +32,7 @@ from kinfold.messages import (
 from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.cassette import RecordingModel, ReplayModel, Writer
 from kinfold.models.cassette_compare import RULES, lines_of
-from kinfold.models.cassette_file import hidden_request, read
+from kinfold.models.cassette_file import hidden, hidden_request, read
 from kinfold.models.pricing import cost_usd
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.models.windows import window_of
@@ -352,6 +352,40 @@ async def test_no_secret_of_the_traffic_reaches_the_file(tmp_path: Path) -> None
     replay = ReplayModel(path)
     replay.hiding(Redaction((SECRET, number)).whole)
     assert (await heard(replay, request))[1] == TextChunk(text="It is [secret].")
+
+
+async def test_a_secret_that_is_a_word_of_the_sign_for_secrets_is_no_stray_when_its_reply_comes_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.cassette"
+    hide = Redaction(("secret",)).whole
+    tape = Writer(path, hide=hide)
+    recording = RecordingModel(Streams(reply(TextBlock(text="the secret is out"))), tape)
+    replies = []
+    for model in (recording, None):
+        replay = ReplayModel(path) if model is None else None
+        if replay is not None:
+            replay.hiding(hide)
+        messages = [Message.user("tell me")]
+        for step in (1, 2):
+            answer = (await heard(model or replay, question(messages=tuple(messages), step=step)))[-1]
+            messages += [answer.message, Message.user("again")]
+            replies.append(answer.message.text)
+        assert tape.close() is None
+    assert replies == ["the secret is out"] * 2 + ["the [secret] is out"] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class sk-estimator-doc-link-fitted",
+        "if '-----BEGIN PRIVATE KEY-----' in text: raise",
+        "AKIA is a prefix",
+        "xoxb-",
+    ],
+)
+def test_what_only_begins_like_a_key_stays_as_it_is(text: str) -> None:
+    assert hidden(text, str) == text
 
 
 async def test_the_models_own_key_is_hidden_without_being_asked(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ MIN_SECRET = 4
 """Shorter secrets are not hidden: their letters occur everywhere."""
 _MIN_ENCODED = 8
 """What is shorter in another spelling would be found in any text."""
+_CUT = re.compile(r"\[… [^\n]{0,400}?\]")
+"""How kinfold's tools say that something is left out here: what stands on either side may be half of a secret."""
+_AT_A_CUT = " \n\r\t\N{REPLACEMENT CHARACTER}"
 
 
 class Redaction:
@@ -35,7 +38,34 @@ class Redaction:
         return self._pattern is not None
 
     def whole(self, text: str) -> str:
-        """A text that does not go on, with every secret hidden; also one that was cut off at its end."""
+        """A text that does not go on, with every secret hidden; also where it was cut, at its end or at a `[… …]`."""
+        if self._pattern is None:
+            return text
+        parts, at = [], 0
+        for cut in _CUT.finditer(text):
+            parts += [self._side(text[at : cut.start()], after_cut=at > 0), cut[0]]
+            at = cut.end()
+        return "".join([*parts, self._side(text[at:], after_cut=True)]) if parts else self._uncut(text)
+
+    def _side(self, text: str, *, after_cut: bool) -> str:
+        """What stands on one side of a cut, or between two."""
+        bare = text.strip(_AT_A_CUT)
+        before, _, behind = text.partition(bare) if bare else ("", "", text)
+        rest = bare
+        if after_cut:
+            rest = bare[self._ended(bare) :]
+        return before + (HIDDEN if rest != bare else "") + self._uncut(rest) + behind
+
+    def _ended(self, text: str) -> int:
+        """How much of the text's beginning could be a secret's end."""
+        forms = [form for named in self._beginnings.values() for form in named]
+        for length in range(min(len(text), self._longest - 1), MIN_SECRET - 1, -1):
+            start = text[:length]
+            if any(len(form) > length and form.endswith(start) for form in forms):
+                return length
+        return 0
+
+    def _uncut(self, text: str) -> str:
         if self._pattern is None:
             return text
         hidden, at = self._until(text, len(text))

@@ -6,7 +6,9 @@ Requests are compared as texts, after what differs in every run is put out of th
 - dates and times of day: ISO 8601 and RFC 3339, as `date` and as `ls -l` write them; seconds since 1970 (ten digits);
 - names that are made at random in a directory for temporary files: `tmpXXXXXXXX`, `tmp.XXXXXXXXXX`, `pytest-N`;
 - durations: a number with a unit of time (`0.12s`, `3 ms`, `2 minutes`);
-- addresses in memory (`0x…`), and process ids that say so (`pid 123`).
+- addresses in memory (`0x…`), and process ids that say so (`pid 123`);
+- of a `task` result the files that may be another run's doing: who was faster decides what stands there;
+- how many bytes a result left out, for durations in it are of different lengths.
 
 Ids of tool calls, who asks (label, type, step) and pictures' bytes beyond their digest are not compared. Everything
 else is: the instructions, the tools and their words, the settings, each message. Further rules can be given.
@@ -40,6 +42,8 @@ RULES: tuple[Rule, ...] = (
     (r"\b\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b", "#s"),
     (r"\b0x[0-9a-fA-F]{4,}\b", "0x#"),
     (r"(?i)\b(pid)([ =:]+)\d+\b", r"\1\2#"),
+    (r"(?m)^files changed meanwhile by a program of one of .*\n(?:- .*\n?)*", ""),
+    (r"\[… [\d,]+ (?:of [\d,]+ )?(bytes|characters)\b", r"[… # \1"),
 )  # fmt: skip
 MOST_LINES = 40
 """Of a diff that is shown."""

@@ -19,14 +19,17 @@ from tests.unit.models.asking import Ask, MakeModel, question
 
 from kinfold.errors import ConfigError, ModelError
 from kinfold.messages import (
+    FileTouched,
     ImageBlock,
     Message,
     OpaqueBlock,
     RedactedThinkingBlock,
+    TaskOutput,
     TextBlock,
     ThinkingBlock,
     ToolCall,
     ToolResult,
+    Unattributed,
     Usage,
 )
 from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
@@ -38,8 +41,15 @@ from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.models.windows import window_of
 from kinfold.tasks.redaction import Redaction
 from kinfold.testing.messages_api import Answer, MessagesApi, rate_limited
+from kinfold.tools.task import render_output
 
 pytestmark = pytest.mark.anyio
+_CHANGED = FileTouched(path="/workspace/a", change="created")
+_OUTPUT = TaskOutput(
+    summary="s", status="completed", steps=1, ended_by="text", run_id="run_1",
+    unattributed=Unattributed(files=(_CHANGED, _CHANGED), runs=("a", "b")),
+)  # fmt: skip
+UNATTRIBUTED = render_output(_OUTPUT).partition("artifacts: none\n")[2].partition("\nsummary:")[0]
 HEADER = b'{"format": "kinfold-cassette", "version": 1}\n'
 SECRET = "correct-horse/battery=42"
 
@@ -261,6 +271,8 @@ async def test_another_setting_is_a_stray(tmp_path: Path, field: str) -> None:
         ("took 3 ms", "took 14 ms"),
         ("<Thing at 0x7f3a9c01>", "<Thing at 0x55d0aabbcc>"),
         ("killed pid 17", "killed pid 4711"),
+        (f"x\n{UNATTRIBUTED}\nsummary:\ndone", "x\nsummary:\ndone"),
+        ("a [… 1,234 of 5,678 bytes left out here; b …]", "a [… 987 of 5,431 bytes left out here; b …]"),
     ],
 )
 async def test_what_differs_in_every_run_is_no_stray(tmp_path: Path, then: str, now: str) -> None:

@@ -52,12 +52,8 @@ def kinfold_engine(kinfold_state: Path) -> None:
     """Skips or fails, as this module's docstring says, where no container engine answers."""
     from kinfold.testing.in_container import engine_problem
 
-    problem = engine_problem(kinfold_state)
-    if problem is None:
-        return
-    if _is_required():
-        pytest.fail(f"{NO_ENGINE}: {problem}\n{REQUIRE}=0 lets these tests be skipped", pytrace=False)
-    pytest.skip(f"{NO_ENGINE}: {problem} ({REQUIRE}=1 makes this a failure)")
+    if (problem := engine_problem(kinfold_state)) is not None:
+        _skip_or_fail(problem)
 
 
 @pytest.fixture
@@ -94,6 +90,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(
             f"{len(skipped)} tests of agents did NOT run: no container engine answers", red=True
         )
+
+
+def _skip_or_fail(problem: str) -> None:
+    if _is_required():
+        pytest.fail(f"{NO_ENGINE}: {problem}\n{REQUIRE}=0 lets these tests be skipped", pytrace=False)
+    pytest.skip(f"{NO_ENGINE}: {problem} ({REQUIRE}=1 makes this a failure)")
 
 
 def _is_required() -> bool:

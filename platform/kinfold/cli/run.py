@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     caught: list[signal.Signals] = []
     async with make_provider(settings) as provider:
         found = await load_definitions(settings, options.dialect)
-        task = make_task(options, settings, provider, found, people=people_for(options.answers, view.calm))
+        task = make_task(options, settings, provider, found, people=people_of(options, view.calm))
         with view:
             result = await _show_task(task, view, caught)
     if result is not None and not options.json:
@@ -87,6 +87,21 @@ async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     if caught:
         return 128 + caught[0], result
     return (_exit_code(result) if result else EXIT_OTHER), result
+
+
+def people_of(options: RunOptions, calm: Callable[[], AbstractContextManager[object]]) -> People | None:
+    """Who answers; in a replay somebody does if somebody could when it was recorded, for tools must be the same.
+
+    Without a terminal, and without --answers, that is the policy `deny`.
+    """
+    if options.replay is None:
+        return people_for(options.answers, calm)
+    from kinfold.models.cassette import ReplayModel
+    from kinfold.tools.registry import ASKING
+
+    if not ASKING & ReplayModel(options.replay).tool_names:
+        return None
+    return people_for(options.answers, calm) or people_for("deny", calm)
 
 
 def _exit_code(result: TaskResult) -> int:

@@ -75,6 +75,8 @@ class ReplayModel:
         main = next((one for one in found if one.request["run_kind"] == "main"), found[0])
         self._deck = _Deck(path, found, hide, (*RULES, *rules))
         self._recorded = main.model
+        self.tool_names = frozenset(str(tool["name"]) for tool in main.request["tools"])
+        """What the recorded main agent could do, by its first request."""
         self.name = PREFIX + main.model
         self.overrides_definitions = main.model == "scripted"
 
@@ -82,7 +84,7 @@ class ReplayModel:
         """What answers for the model `name` of a definition: the same recording, with that model's window."""
         other = object.__new__(ReplayModel)
         other._deck, other._recorded, other.name = self._deck, name, PREFIX + name
-        other.overrides_definitions = False
+        other.overrides_definitions, other.tool_names = False, self.tool_names
         return other
 
     def hiding(self, hide: Hide) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.unit.tasks.house import MemoryProvider
 
-from kinfold.cli.run import RunOptions
+from kinfold import People, run
+from kinfold.cli.run import RunOptions, people_of
 from kinfold.errors import ConfigError
+from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.tools import policy
 
 
 def test_a_replay_is_the_model() -> None:
@@ -24,3 +30,16 @@ def test_a_replay_beside_a_model_or_a_recording_is_refused(more: dict[str, objec
     with pytest.raises(ConfigError, match=words) as caught:
         _ = options.replayed
     assert "leave out one" in caught.value.hint
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("asking", [True, False])
+async def test_a_replay_has_people_to_ask_where_the_recorded_run_had(tmp_path: Path, asking: bool) -> None:
+    path = tmp_path / "a.cassette"
+    common: Any = {"provider": MemoryProvider(), "model": ScriptedModel(lambda request: ScriptedReply(text="done"))}
+    live = await run("x", record=path, people=People(answer=policy.load("default")) if asking else None, **common)
+    for answers in (None, "default"):  # without a terminal
+        people = people_of(RunOptions(prompt="x", replay=path, answers=answers), contextlib.nullcontext)
+        assert (people is not None) is asking
+        again = await run("x", **{**common, "model": f"cassette:{path}"}, people=people)
+        assert (again.summary, again.error) == (live.summary, None)

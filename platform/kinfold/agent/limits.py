@@ -12,6 +12,13 @@ import anyio
 
 from kinfold.messages import EndedBy
 
+_CLAUSES: dict[EndedBy | None, str] = {
+    "cancelled": "its run was cancelled",
+    "interrupted": "its run was interrupted",
+    "timeout": "its run was out of time",
+    "no_progress": "its run had made no progress for too long",
+}
+
 
 class Lifeline:
     """One run's clocks and its off switch.
@@ -66,6 +73,19 @@ class Lifeline:
         if self._above is not None and self._above.stopped == "interrupted":
             return "interrupted"
         return "cancelled"
+
+    def why_cut(self) -> str:
+        """Why what is being cancelled now does not go on, as a clause for its event."""
+        return _CLAUSES.get(self._cutting(), "its task was cancelled, or what ran beside it failed")
+
+    def _cutting(self) -> EndedBy | None:
+        """Whose end it is: this run's own, else that of the run above it."""
+        now = anyio.current_time()
+        if self._stopped is not None:
+            return self._stopped
+        if self._scope is not None and now >= self._scope.deadline:
+            return "timeout" if now >= self._wall else "no_progress"
+        return None if self._above is None else self._above._cutting()
 
     def patience(self, seconds: float) -> None:
         """From now on so many seconds may pass without a sign of life."""

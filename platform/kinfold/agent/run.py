@@ -223,6 +223,7 @@ class Run:
             writers=self.config.writers,
             expected_outputs=self.input.expected_outputs,
             failed_siblings=failed_siblings,
+            why_cut=self.context.lifeline.why_cut,
         )
 
     @property

@@ -39,12 +39,16 @@ from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.sandboxes import all_records
 from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tasks.taping import begin_tape, hide_from_replay, tape_warnings
+from kinfold.tools import apart
 from kinfold.tools.base import Tool
 from kinfold.tools.people import People
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+STOPPING = 120.0
+"""Seconds that a stopped main run may take to close itself; then it is left behind, with whatever holds it up."""
 
 CLOSING = 90.0
 """Seconds that closing may take, the sandbox's own minute included; the reaper finishes what is left then."""
@@ -121,6 +125,7 @@ class ParentTask:
         self._done = anyio.Event()
         self._result: TaskResult | None = None
         self._result_kept = False
+        self._working: anyio.CancelScope | None = None
 
     async def __aenter__(self) -> Self:
         self._stack.enter_context(interrupted_by_sigterm(self.interrupt))
@@ -216,7 +221,11 @@ class ParentTask:
         with anyio.CancelScope(shield=True):
             if self._main is not None and not self._done.is_set():
                 self._main.stop("cancelled")
-                await self._done.wait()  # bounded: the run closes itself within its own limits
+                with anyio.move_on_after(STOPPING):
+                    await self._done.wait()  # the run closes itself within its own limits, as far as it is ours
+                if not self._done.is_set() and self._working is not None:
+                    self._working.cancel()
+                    await self._done.wait()
             with anyio.move_on_after(CLOSING) as bound:
                 try:
                     await self._stack.aclose()
@@ -316,18 +325,23 @@ class ParentTask:
 
     async def _work(self, main: MainRun, plan: Plan) -> None:
         # Shielded: whoever cancels us leaves the block, and `aclose` stops the run in order.
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._run_to_end(main, plan)
-            except Exception as error:
-                log.exception("task %s failed", self.id)
-                await self._end_by_bug(main, error)
-            finally:
-                self._done.set()
+        try:
+            with anyio.CancelScope(shield=True) as self._working:
+                try:
+                    await self._run_to_end(main, plan)
+                except Exception as error:
+                    log.exception("task %s failed", self.id)
+                    await self._end_by_bug(main, error)
+            if self._working.cancelled_caught:
+                with anyio.CancelScope(shield=True):
+                    late = TimeoutError(f"the main run did not end within {STOPPING:.0f} s of being told to")
+                    await self._end_by_bug(main, late)
+        finally:
+            self._done.set()
 
     async def _run_to_end(self, main: MainRun, plan: Plan) -> None:
         sandbox = self._opened(self._sandbox)
-        run = await main.run()
+        run = await apart.run(main.run(), "the main run")  # its model and tools may be the caller's own
         await sandbox.end_egress()
         copied = await self._copy_out(run.artifacts, sandbox)
         taped = tape_warnings(plan, self._tape)

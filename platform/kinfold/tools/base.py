@@ -112,6 +112,8 @@ class ToolContext:
     expected_outputs: tuple[str, ...] = ()
     failed_siblings: int = 0
     """How many other calls of this step failed; `complete` runs last and looks."""
+    why_cut: Callable[[], str] = lambda: "it was cancelled"
+    """Why a call that is just being cancelled does not go on, as a clause; asked at that moment."""
 
 
 ToolCallable = Callable[[ToolContext, Any], Awaitable[ToolOutcome | Completion]]

@@ -15,6 +15,7 @@ import anyio
 
 from kinfold.errors import ToolError
 from kinfold.events import Answered, Question
+from kinfold.tools import apart
 from kinfold.tools.base import ToolContext
 
 DEADLINE = 300.0
@@ -82,7 +83,7 @@ async def ask(context: ToolContext, asked: Asked) -> Answer | None:
     )
     answer: Answer | None = None
     with people.waiting(), anyio.move_on_after(asked.timeout):
-        answer = await people.answer(asked)
+        answer = await apart.run(people.answer(asked), "who answers questions")
     by = "nobody" if answer is None else answer.by
     text = asked.assumption if answer is None else answer.text
     await context.emit(Answered(call_id=asked.id, answer=text, by=by, **fields))

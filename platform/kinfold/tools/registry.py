@@ -121,7 +121,7 @@ async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolConte
         result = await _answer(tools, call, context) if clean is None else _unsayable(call)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
-            await context.emit(_ended(call, True, started, _cut_short(error), fields))
+            await context.emit(_ended(call, True, started, _cut_short(error, context), fields))
         raise
     failed = isinstance(result, ToolOutcome) and result.is_error
     text = _text(result)
@@ -160,7 +160,7 @@ async def _call(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutcome
         if tool.key in SHIPPED:
             result = await tool.call(context, arguments)
         else:
-            result = await apart.call(tool, context, arguments)
+            result = await apart.run(tool.call(context, arguments), f"the tool {tool.key!r}")
         goes_on[0] = bool(context.state.exec_offsets)
     return result
 
@@ -179,10 +179,10 @@ def _clean(arguments: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _cut_short(error: BaseException) -> str:
+def _cut_short(error: BaseException, context: ToolContext) -> str:
     """What the event of a call says that never answered."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
-        return "ended before it answered: its run was stopped, or ran out of time"
+        return f"ended before it answered: {context.why_cut()}"
     return f"{type(error).__name__}: {error}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
 from kinfold.definitions import SubagentDefinition, text_matches
 from kinfold.errors import SandboxLost, ToolError
-from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolStarted, Waiting, timestamp
+from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, Waiting, timestamp
 from kinfold.messages import Message, Salvage, TaskOutput, TextBlock
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
@@ -347,6 +348,41 @@ async def test_one_subagent_is_cancelled_and_its_parent_reads_it() -> None:
     assert "half.txt" in bad
     assert "status: completed" in good
     assert not house.delegation.cancel(started.run_id)
+
+
+ENDS: dict[str, tuple[dict[str, Any], str]] = {
+    "cancelled": ({}, "its run was cancelled"),
+    "interrupted": ({}, "its run was interrupted"),
+    "timeout": ({"timeout": 0.1}, "its run was out of time"),
+    "no_progress": ({"tool_patience": 0.1, "chunk_timeout": 0.1}, "its run had made no progress for too long"),
+    "internal_error": ({}, "its task was cancelled, or what ran beside it failed"),
+}
+
+
+@pytest.mark.parametrize("kind", ["main", "subagent"])
+@pytest.mark.parametrize("ended_by", ENDS)
+async def test_the_event_of_a_call_that_was_cut_short_says_why(kind: str, ended_by: str) -> None:
+    async def act(context: ToolContext, arguments: Any) -> ToolOutcome:
+        if ended_by in ("cancelled", "interrupted"):
+            house.context.lifeline.stop(ended_by)  # type: ignore[arg-type]
+        elif ended_by == "internal_error":
+            raise KeyError("surprise")
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    limits, why = ENDS[ended_by]
+    tools = (tool("hang", hang, parallel=True), tool("act", act))
+    step = calls(("hang", {}), ("act", {}))
+    general = GENERAL.model_copy(update={"tool_keys": ("hang", "act")})
+    first = step if kind == "main" else calls(work("dig"))
+    house = House([first, *[complete()] * 2], lambda r: complete() if r.tool_choice else step, tools=tools,
+                  definitions=(general,), loop=limits, heartbeat=9.0)  # fmt: skip
+    keys = ("task", "hang", "act")
+    house.config = replace(house.config, tool_keys=keys)
+    await house.run()
+    (cut,) = [event for event in house.stage.of(ToolEnded) if event.tool == "hang"]
+    assert cut.is_error
+    assert cut.preview == f"ended before it answered: {why}"
 
 
 async def test_a_subagent_that_waits_can_be_cancelled_and_leaves_one_ending() -> None:

@@ -179,7 +179,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_left_behind(
     assert (result.ended_by, result.summary) == ("timeout", "as far")
     assert "'stubborn' swallowed its cancellation" in caplog.text
     (ended, _) = stage.of(ToolEnded)
-    assert ended.preview == "ended before it answered: its run was stopped, or ran out of time"
+    assert ended.preview == "ended before it answered: its run was out of time"
     let_go.set()
     await until(lambda: over)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,15 @@ from kinfold.events import (
 )
 from kinfold.messages import Usage
 from kinfold.models.anthropic import AnthropicModel
-from kinfold.models.base import ModelRequest
+from kinfold.models.base import ModelEvent, ModelRequest, TextChunk
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.sandbox import EgressAttempt, allowlist
+from kinfold.tasks import task as task_module
 from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.tasks import StoredTasks
+from kinfold.tools import apart
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
+from kinfold.tools.people import Answer, Asked, People
 
 pytestmark = pytest.mark.anyio
 GENERAL = SubagentDefinition(type="general", description="anything", tool_keys=("write_file",))
@@ -283,6 +288,78 @@ async def test_cancel_ends_the_task_and_its_result_says_so() -> None:
         assert provider.made[0].closed == 0
     assert (result.ended_by, result.status) == ("cancelled", "aborted")
     assert provider.all_closed
+
+
+async def stubborn() -> None:
+    """Swallows every cancellation, until the test lets go."""
+    while not LET_GO.is_set():
+        try:
+            await anyio.sleep(0.01)
+        except asyncio.CancelledError:  # the very thing that must not hold up an ending
+            continue
+
+
+LET_GO = threading.Event()
+
+
+async def stubborn_tool(context: ToolContext, arguments: Any) -> ToolOutcome:
+    await stubborn()
+    return ToolOutcome.of("at last")
+
+
+async def stubborn_person(asked: Asked) -> Answer:
+    await stubborn()
+    return Answer(text="yes")
+
+
+class StubbornModel:
+    """A model of the caller's own."""
+
+    name = "stubborn"
+    overrides_definitions = True
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        yield TextChunk(text="and ")
+        await stubborn()
+
+
+@pytest.mark.parametrize("what", ["tool", "person", "model", "model of a subagent"])
+async def test_nothing_of_the_callers_own_that_swallows_its_cancellation_holds_up_the_close(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apart, "PATIENCE", 0.05)
+    monkeypatch.setattr(task_module, "STOPPING", 0.3)
+    LET_GO.clear()
+    provider = MemoryProvider()
+
+    async def reply(request: ModelRequest) -> ScriptedReply:
+        if what == "model of a subagent" and request.run_kind == "main":
+            return calls(("task", {"subagent_type": "general", "description": "x", "prompt": "x"}))
+        if what == "model of a subagent":
+            await stubborn()
+        return calls(("confirm", {"action": "x"}) if what == "person" else ("stubborn", {}))
+
+    model = StubbornModel() if what == "model" else ScriptedModel(reply)
+    task = ParentTask(
+        "x", model=model, provider=provider, definitions=(GENERAL,), tools=(tool("stubborn", stubborn_tool),),
+        people=People(answer=stubborn_person),
+    )  # fmt: skip
+    try:
+        with anyio.fail_after(8):
+            async with task:
+                await task.start()
+                await anyio.sleep(0.3)
+    finally:
+        LET_GO.set()
+    assert provider.all_closed
+    if "model" in what:
+        assert (task.result.status, task.result.ended_by) == ("error", "internal_error")
+        assert task.result.error is not None and "did not end within" in task.result.error.message
+        assert "the main run swallowed its cancellation" in caplog.text
+    else:
+        assert (task.result.status, task.result.ended_by) == ("aborted", "cancelled")
+        assert "swallowed its cancellation and was left behind" in caplog.text
+    await anyio.sleep(0.1)  # what was left behind ends now
 
 
 async def test_sigterm_ends_the_task_by_interrupted_and_is_given_back() -> None:

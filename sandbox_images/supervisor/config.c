@@ -88,6 +88,11 @@ static bool take(struct config *config, const char *option, const char *value)
             return refuse(option, "wants whole seconds (0: never)");
         }
         config->orphan_grace = n * SECOND;
+    } else if (strcmp(option, "--idle-pause") == 0) {
+        if (!number(value, 1000000000, &n)) {
+            return refuse(option, "wants milliseconds (0: never)");
+        }
+        config->idle_pause = n * MS;
     } else if (strcmp(option, "--nofile") == 0) {
         return number(value, UINT64_MAX, &config->nofile) || refuse(option, "wants a number");
     } else if (strcmp(option, "--egress") == 0) {

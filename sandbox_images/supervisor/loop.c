@@ -92,6 +92,7 @@ static void tell_time(int waited_ms)
         uint64_t gap = now - kf.now - (uint64_t)waited_ms * MS;
         execs_shift(gap);
         kf.last_heard += gap;
+        kf.last_used += gap;
     }
     kf.now = now;
 }
@@ -100,6 +101,7 @@ static void timers(void)
 {
     exec_timers(kf.now);
     links_tick(kf.now);
+    idle_check();
     relief_check();
     relief_watch();
     if (!kf.probe_done && kf.now >= kf.probe_deadline) {
@@ -122,7 +124,7 @@ static void timers(void)
 int loop_run(void)
 {
     bool busy = false;
-    kf.now = loop_clock();
+    kf.now = kf.last_used = loop_clock();
     while (!kf.leave) {
         struct epoll_event events[EVENTS];
         int wait = timeout_ms(busy);

@@ -299,6 +299,7 @@ bool request_dispatch(struct channel *c, const struct kf_header *h, const uint8_
     if (is_follow_up(h->type)) {
         return follow_up(c, h, payload);
     }
+    idle_on_request(h->type);
     if (request_find(c, h->id) != NULL) {
         return false;
     }

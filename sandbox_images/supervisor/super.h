@@ -30,6 +30,10 @@
 #define FREEZE_LIMIT (10 * SECOND)  /* without a word of the shim that kills */
 #define STARTED_DELAY (2 * MS)      /* STARTED of a fast exec travels with its end, in one write */
 
+/* ---- idle.c */
+void idle_on_request(uint8_t type); /* before it is looked at */
+void idle_check(void);
+
 /* ---- loop.c: descriptors and time */
 
 struct watch {
@@ -300,7 +304,7 @@ struct config {
     gid_t gid;
     bool egress;
     uint64_t egress_port;
-    uint64_t orphan_grace, nofile, fsize;
+    uint64_t orphan_grace, idle_pause, nofile, fsize;
     enum disk_kind disk;
     uint64_t disk_bytes, disk_inodes;
     const char **env;
@@ -313,8 +317,8 @@ struct super {
     struct config config;
     struct kf_root root;
     int epoll;
-    uint64_t now, generation, last_heard, paused_since, paused_before; /* the last: how long in all, up to then */
-    bool is_pid1, paused, terminating, orphaned, probe_done;
+    uint64_t now, generation, last_heard, last_used, paused_since, paused_before; /* the last: how long in all, up to then */
+    bool is_pid1, paused, idle_paused, terminating, orphaned, probe_done;
     int32_t can;
     bool warden;
     int null;                                  /* what an exec without stdin reads: ends at once */

@@ -84,6 +84,10 @@ class SandboxSpec(BaseModel):
     day, an owned one lives as long as its owner."""
     idle_ttl: float | None = None
     """Seconds without any exec or file request after which it is ended."""
+    idle_pause: float | None = Field(default=None, ge=0.1, le=1_000_000)
+    """Seconds without any exec or file request, and with none unanswered, after which programs that were left running
+    are stopped; anybody's next request lets them go on first. An explicit `Sandbox.pause` is ended by `resume` alone.
+    """
     orphan_grace: float = Field(default=60.0, gt=0)
     """Seconds without a word on any channel after which the supervisor kills all execs."""
     keep: float = 7 * 86400.0

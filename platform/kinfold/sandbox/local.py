@@ -126,6 +126,8 @@ class LocalProvider:
             *("--dial", str(folder / "dial")),
             *("--orphan-grace", str(max(1, round(spec.orphan_grace)))),
         ]
+        if spec.idle_pause is not None:
+            command += ["--idle-pause", f"{spec.idle_pause * 1000:.0f}"]
         if isinstance(spec.network, Allowlist):
             command += ["--egress", "0"]
         with (folder / "log").open("wb") as log:

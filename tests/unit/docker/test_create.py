@@ -110,10 +110,12 @@ def test_the_image_decides_neither_user_nor_entrypoint_nor_health_check() -> Non
 
 
 def test_the_specs_words_become_the_supervisors_arguments() -> None:
-    arguments = config(user="1001:1002", orphan_grace=2.5, limits=Limits(open_files=100, file_bytes=MIB))["Cmd"]
+    limits = Limits(open_files=100, file_bytes=MIB)
+    arguments = config(user="1001:1002", orphan_grace=2.5, idle_pause=1.5, limits=limits)["Cmd"]
     assert arguments == [
         *["init", "--root", "/workspace", "--home", "/home/agent", "--socket", "/run/kf/s", "--dial", "/run/kf/host"],
-        *["--user", "1001:1002", "--orphan-grace", "2", "--nofile", "100", "--fsize", str(MIB)],
+        *["--user", "1001:1002", "--orphan-grace", "2", "--idle-pause", "1500"],
+        *["--nofile", "100", "--fsize", str(MIB)],
         *["--disk-growth", f"{5 * GIB}:262144"],
         *[word for name in THREADS for word in ("--env", f"{name}=2")],
     ]

@@ -91,6 +91,8 @@ def supervisor_arguments(plan: Plan) -> list[str]:
     if spec.user is not None:
         arguments += ["--user", spec.user]
     arguments += ["--orphan-grace", f"{max(1, round(spec.orphan_grace))}"]
+    if spec.idle_pause is not None:
+        arguments += ["--idle-pause", f"{spec.idle_pause * 1000:.0f}"]
     arguments += ["--nofile", str(limits.open_files), "--fsize", str(limits.file_bytes)]
     watched = "--disk-total" if plan.layout.made else "--disk-growth"
     kind = "--disk-quota" if plan.bounded else watched

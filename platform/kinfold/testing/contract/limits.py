@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import anyio
 import pytest
 
-from kinfold.sandbox.base import MIB, ExecRequest
+from kinfold.sandbox.base import MIB, ExecRequest, ExecResult, FileStat, Provider, SandboxSpec
 from kinfold.sandbox.sandbox import Sandbox
 
 __all__ = [
@@ -14,6 +17,7 @@ __all__ = [
     "test_nothing_is_lost_up_to_the_bound",
     "test_pausing_stops_programs_and_their_clocks",
     "test_usage_is_told",
+    "test_what_nobody_uses_stands_still_until_somebody_does",
 ]
 
 EVERYTHING = "".join(f"{number}\n" for number in range(1, 20_001)).encode()
@@ -67,6 +71,46 @@ async def test_pausing_stops_programs_and_their_clocks(own_sandbox: Sandbox) -> 
         seen = piece.offset + len(piece.data)
     await process.kill(grace=0)
     await stream.aclose()
+
+
+async def test_what_nobody_uses_stands_still_until_somebody_does(
+    provider: Provider, make_spec: Callable[..., SandboxSpec]
+) -> None:
+    async with await provider.create(make_spec(idle_pause=0.4)) as sandbox:
+        await sandbox.exec("(while :; do echo tick >> ticks; sleep 0.01; done) > /dev/null 2>&1 &")
+        await _paused(sandbox)
+        assert not {process.state for process in (await sandbox.processes()).processes} & {"R", "S"}  # a look is no use
+        results: list[ExecResult] = []
+
+        async def use() -> None:
+            results.append(await sandbox.exec(["true"], timeout=5))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(use)
+        assert [result.exit_code for result in results] == [0] * 8
+        ticks, rested = await _size(sandbox, "ticks"), (await sandbox.usage()).paused_seconds
+        assert (await sandbox.exec(["sleep", "1.5"], timeout=5)).exit_code == 0
+        assert (await sandbox.usage()).paused_seconds == rested  # somebody waits, however long
+        assert await _size(sandbox, "ticks") > ticks
+        await _paused(sandbox)
+        await sandbox.pause()
+        await sandbox.write("w", b"x")
+        assert (await sandbox.usage()).paused  # what somebody asked for ends when they say so
+        await sandbox.resume()
+        assert not (await sandbox.usage()).paused
+
+
+async def _paused(sandbox: Sandbox) -> None:
+    with anyio.fail_after(30):
+        while not (await sandbox.usage()).paused:
+            await anyio.sleep(0.05)
+
+
+async def _size(sandbox: Sandbox, path: str) -> int:
+    [found] = await sandbox.stat([path])
+    assert isinstance(found, FileStat)
+    return found.size
 
 
 async def _total(sandbox: Sandbox, exec_id: str) -> int:

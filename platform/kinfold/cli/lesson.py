@@ -103,7 +103,7 @@ async def _run(
     tools: tuple[Tool, ...],
     definitions: tuple[SubagentDefinition, ...],
 ) -> RunResult:
-    """A main run as a parent task makes one, with no tools but the lesson's: their schemas would hide the rest."""
+    """A main run as a parent task makes one, with the tools that it uses: others' schemas would hide the rest."""
     purse = Purse()
     delegation = Delegation(
         context,
@@ -113,7 +113,12 @@ async def _run(
         purse=purse,
     )
     config = LoopConfig(
-        model=model, max_steps=10, tool_keys=("search", "task"), definitions=definitions, extra_tools=tools, purse=purse
+        model=model,
+        max_steps=10,
+        tool_keys=("task",) if definitions else ("search",),
+        definitions=definitions,
+        extra_tools=tools,
+        purse=purse,
     )
     said = (kickoff(turns[0], context.timezone), *(Message.user(turn) for turn in turns[1:]))
     asked = LoopInput(kind="main", messages=said, spawn=delegation.spawn if definitions else None)

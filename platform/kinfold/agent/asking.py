@@ -1,4 +1,4 @@
-"""What every request of a run holds, whatever it is for, and the settling of its account."""
+"""What every request of a run holds, whatever it is for, and the paying for its reply."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from kinfold.agent.instructions import INSTRUCTIONS
 from kinfold.agent.run import Run
 from kinfold.messages import Message
 from kinfold.models.base import ModelRequest, Purpose, Reply
+from kinfold.models.pricing import cost_usd
 
 
 def request_of(
@@ -27,8 +28,10 @@ def request_of(
     )
 
 
-async def settle_account(run: Run, reply: Reply, known: frozenset[str]) -> None:
-    """Keep the rows of a request that was answered; `known`: the unpriced models of the purse before it."""
-    if run.purse.limited and reply.model in run.purse.unpriced - known:
+async def pay(run: Run, reply: Reply) -> None:
+    """Count a reply's tokens and its price, here and in every purse above."""
+    run.usage = run.usage + reply.usage
+    cost = cost_usd(reply.model, reply.usage)
+    if cost is None and run.purse.limited and reply.model not in run.purse.unpriced:
         await run.warn("price_unknown", f"the price of {reply.model} is not known: the budget does not hold for it")
-    await run.config.ledger.flush()
+    run.purse.charge(cost, reply.model)

@@ -10,7 +10,6 @@ import anyio
 
 from kinfold.agent.blind_spot import missing_constraints
 from kinfold.agent.context import RuntimeContext, kickoff
-from kinfold.agent.ledger import Ledger
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
@@ -52,7 +51,6 @@ class DelegationConfig:
     heartbeat: float = HEARTBEAT
     chunk_timeout: float = CHUNK_TIMEOUT
     writers: Writers = field(default_factory=Writers)
-    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,7 +221,6 @@ class Delegation:
             extra_tools=self._config.extra_tools,
             chunk_timeout=self._config.chunk_timeout,
             writers=self._config.writers,
-            ledger=self._config.ledger,
             purse=child.purse,
         )
         asked = LoopInput(

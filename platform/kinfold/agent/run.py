@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.history import History
-from kinfold.agent.ledger import Ledger
 from kinfold.agent.limits import Purse
 from kinfold.definitions.definition import FORBIDDEN_IN_SUBAGENTS, StopCondition, SubagentDefinition
 from kinfold.events import EventBase, Warned
@@ -68,8 +67,6 @@ class LoopConfig:
     """The record of the task that this run belongs to."""
     task_extras: bool = False
     """Whether the `task` tool takes `expected_outputs`, which the seed's schema does not know."""
-    ledger: Ledger = field(default_factory=Ledger)
-    """Where each request to a model becomes a row; one for all runs of a task."""
     purse: Purse | None = None
     """The purse that pays, made by whoever also charges others to it; None: a new one with `budget`."""
 

@@ -8,19 +8,18 @@ from typing import get_args
 
 import anyio
 
-from kinfold.agent.asking import request_of, settle_account
+from kinfold.agent.asking import pay, request_of
 from kinfold.agent.calls import refuse_calls, run_calls
 from kinfold.agent.compaction import calibrate, make_room, make_room_now
 from kinfold.agent.history import echoed
 from kinfold.agent.instructions import words
-from kinfold.agent.ledger import Meter
 from kinfold.agent.run import Ending, Run
 from kinfold.agent.stop import first_met
 from kinfold.errors import ModelError
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
 from kinfold.messages import EndedBy, ErrorInfo, StopReason
 from kinfold.models import estimate
-from kinfold.models.base import ModelEvent, ModelRequest, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
+from kinfold.models.base import ModelEvent, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
 
 log = logging.getLogger(__name__)
 
@@ -44,34 +43,25 @@ async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "s
     await make_room(run)
     request = request_of(run, purpose, tool_choice=tool_choice)
     try:
-        reply = await _answered(run, request)
+        reply = await _last_of(run, run.config.model.stream(request))
     except ModelError as error:  # the estimate may be wrong; the service's word is not
         if error.kind not in ("context", "too_large") or not await make_room_now(run):
             raise
         request = request_of(run, purpose, tool_choice=tool_choice)
-        reply = await _answered(run, request)
+        reply = await _last_of(run, run.config.model.stream(request))
     calibrate(run, estimate.request_tokens(request), reply)
     lifeline.progress()
+    await pay(run, reply)
     run.remember(reply.message.text)
     return reply
 
 
-async def _answered(run: Run, request: ModelRequest) -> Reply:
-    """Make the request and book it, however it ends."""
-    known = frozenset(run.purse.unpriced)
-    with Meter(run, run.config.model, request) as meter:
-        reply = await _last_of(run, run.config.model.stream(request), meter)
-    await settle_account(run, reply, known)
-    return reply
-
-
-async def _last_of(run: Run, stream: AsyncIterator[ModelEvent], meter: Meter) -> Reply:
+async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:
     """Relay the stream's chunks and return its reply; closes the stream also when the run is ended meanwhile."""
     run.said.clear()
     try:
         async for event in stream:
             run.context.lifeline.rearm()
-            meter.heard(event)
             match event:
                 case TextChunk(text=text):
                     run.said.append(text)

@@ -324,16 +324,6 @@ def tasks_artifacts(task: Annotated[str, _TASK]) -> None:
     raise typer.Exit(artifacts_command(task))
 
 
-@app.command("ledger")
-def ledger(
-    task: Annotated[str, _TASK], json: Annotated[bool, typer.Option("--json", help="Rows and sums as JSON.")] = False
-) -> None:
-    """Show every request to a model of a task: main agent and subagents side by side, tokens and cost."""
-    from kinfold.cli.ledger import ledger_command
-
-    raise typer.Exit(ledger_command(task, as_json=json))
-
-
 @tasks_app.command("export")
 def tasks_export(task: Annotated[str, _TASK]) -> None:
     """Print all that is kept of a task as one JSON document."""

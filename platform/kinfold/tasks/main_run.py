@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.delegate import SLOTS, Delegation, DelegationConfig
-from kinfold.agent.ledger import Ledger
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
@@ -21,9 +20,7 @@ from kinfold.tools.writers import Writers
 class MainRun:
     """One main run in an open sandbox; it borrows the sandbox and writes to the task's log."""
 
-    def __init__(
-        self, plan: Plan, *, task_id: str, limits: RunLimits, sandbox: Sandbox, log: EventLog, ledger: Ledger
-    ) -> None:
+    def __init__(self, plan: Plan, *, task_id: str, limits: RunLimits, sandbox: Sandbox, log: EventLog) -> None:
         self._plan = plan
         self._limits = limits
         self._purse = Purse(limit=limits.budget)
@@ -36,7 +33,6 @@ class MainRun:
             writer=log.emit,
         )
         self._writers = Writers()
-        self._ledger = ledger
         config = DelegationConfig(
             definitions=plan.definitions,
             model=plan.model,
@@ -46,7 +42,6 @@ class MainRun:
             user_turns=(plan.prompt,),
             append_constraints=plan.append_constraints,
             writers=self._writers,
-            ledger=ledger,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 
@@ -62,7 +57,6 @@ class MainRun:
             definitions=plan.definitions,
             extra_tools=plan.tools,
             writers=self._writers,
-            ledger=self._ledger,
             task_extras=plan.task_extras,
             purse=self._purse,
         )

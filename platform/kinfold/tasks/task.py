@@ -9,7 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -17,7 +17,6 @@ from typing import Self, TypeVar
 import anyio
 import anyio.abc
 
-from kinfold.agent.ledger import Ledger, RequestRow
 from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import NotFound, PathError, SandboxError, StoreError
@@ -120,7 +119,6 @@ class ParentTask:
         self._store = Store(self._state_dir)
         self._tasks = StoredTasks(self._store)
         self._log: EventLog | None = None
-        self._ledger = Ledger(self._keep_requests)
         self._sandbox: Sandbox | None = None
         self._main: MainRun | None = None
         self._out: OutDirectory | None = None
@@ -160,9 +158,7 @@ class ParentTask:
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             await self._announce(plan.prompt, plan.model.name)
-            self._main = MainRun(
-                plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log, ledger=self._ledger
-            )
+            self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
             self._group.start_soon(self._work, self._main, plan)
         if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
@@ -284,7 +280,6 @@ class ParentTask:
         async def close() -> None:
             writing.cancel()
             await events.flush()
-            await self._ledger.flush()
             if not events.events:
                 await self._forget()
             elif self._result is not None and not self._result_kept:
@@ -296,14 +291,6 @@ class ParentTask:
 
     async def _keep_events(self, events: Sequence[Event]) -> None:
         await self._tasks.append(self.id, events)
-
-    async def _keep_requests(self, rows: Sequence[RequestRow]) -> None:
-        """A row names its run: that run's first event is kept before it. Raises `StoreError`."""
-        events = self._opened(self._log)
-        if not await events.flush() and events.failure is not None:
-            raise events.failure
-        shown = [replace(row, error=events.hidden(row.error)) if row.error else row for row in rows]
-        await self._tasks.book(self.id, shown)
 
     async def _forget(self) -> None:
         """Nothing ever happened: nothing is kept."""
@@ -404,10 +391,9 @@ class ParentTask:
         )
         events = self._opened(self._log)
         await events.append(ended)
-        await self._ledger.flush()
         kept = await events.flush() and await self._keep_result(result, events)
-        if failure := (None if kept else events.failure) or self._ledger.failure:
-            self._note_late(f"the task's record is not complete: {failure.message}")
+        if not kept and events.failure is not None:
+            self._note_late(f"the task's record is not complete: {events.failure.message}")
 
     async def _keep_result(self, result: TaskResult, events: EventLog) -> bool:
         try:

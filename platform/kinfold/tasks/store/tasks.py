@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from kinfold.agent.ledger import RequestRow
 from kinfold.errors import NotFound
 from kinfold.events import Event, EventBase, RunEnded, RunStarted
 from kinfold.sandbox.owner import Owner
@@ -101,29 +100,6 @@ class StoredTasks:
         """Its result."""
         await self._update(task_id, status=status, ended_by=ended_by, result=json.dumps(result), ended_at=time.time())
 
-    async def book(self, task_id: str, rows: Sequence[RequestRow]) -> None:
-        """Rows of its ledger, all or none; what is there already is left. Their runs must be there."""
-        from kinfold.tasks.store.tables import model_requests
-
-        values = [_safe(_request(task_id, row)) for row in rows]
-        async with (await self._store.database()).writing() as connection:
-            await connection.execute(model_requests.insert().prefix_with("OR IGNORE"), values)
-
-    async def requests(self, task_id: str) -> builtins.list[dict[str, Any]]:
-        """Its ledger in the order of ending: the columns of `model_requests`, `run_kind` and `label`."""
-        from kinfold.tasks.store.tables import model_requests, runs
-
-        query = (
-            model_requests.join(runs, runs.c.id == model_requests.c.run_id)
-            .select()
-            .with_only_columns(*model_requests.c, runs.c.kind.label("run_kind"), runs.c.label)
-            .where(model_requests.c.task_id == task_id)
-            .order_by(model_requests.c.ended_at, model_requests.c.id)
-        )
-        async with (await self._store.database()).reading() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        return [{**row, "id": str(row["id"]).removeprefix(f"{task_id}/")} for row in rows]
-
     async def list(self, *, user_id: str | None = None, limit: int = 50) -> builtins.list[StoredTask]:
         """The newest first."""
         from kinfold.tasks.store.tables import tasks
@@ -200,25 +176,6 @@ async def _note_run(connection: AsyncConnection, event: RunStarted | RunEnded) -
     else:
         ended = {"status": event.status, "ended_by": event.ended_by, "steps": event.steps, "ended_at": _moment(event)}
         await connection.execute(runs.update().where(runs.c.id == event.run_id).values(ended))
-
-
-def _request(task_id: str, row: RequestRow) -> dict[str, Any]:
-    return {
-        "id": f"{task_id}/{row.id}",  # a replay of a recording says the message ids of the task that was recorded
-        "task_id": task_id,
-        "run_id": row.run_id,
-        "step": row.step,
-        "attempt": row.attempt,
-        "kind": row.purpose,
-        "model": row.model,
-        "ended": row.ended,
-        "error": row.error,
-        **row.usage.model_dump(by_alias=False),
-        "estimated": int(row.estimated),
-        "cost_usd": row.cost,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
-    }
 
 
 def _moment(event: EventBase) -> float:

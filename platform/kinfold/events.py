@@ -70,6 +70,37 @@ class StepStarted(EventBase):
     """The run's tokens before this step."""
 
 
+RequestEnd = Literal["ok", "failed", "retried", "cancelled"]
+
+
+class ModelRequested(EventBase):
+    """One attempt at one request to a model, when it has ended: a row of the ledger."""
+
+    type: Literal["model_request"] = "model_request"
+    step: int
+    attempt: int = 1
+    purpose: Literal["step", "finalisation", "compaction"] = "step"
+    model: str
+    """The one that answered, else the one that was asked."""
+    ended: RequestEnd
+    error: str | None = None
+    message_id: str = ""
+    """The service's; empty where it gave none."""
+    usage: Usage = Usage()
+    """What the service reported of this attempt."""
+    estimated: bool = False
+    """Nothing was reported (`cancelled`): `usage` is an estimate, and charged to nobody."""
+    cost: float | None = None
+    """US dollars by list prices; None: not known."""
+    seconds: float = 0.0
+    sent_tokens: int = 0
+    """Everything that the request held, estimated."""
+    card_tokens: int = 0
+    """Of that, what was said, asked of tools and answered."""
+    results: dict[str, int] = Field(default_factory=dict)
+    """By call id, what each call that this request is the first to answer adds to the conversation, estimated."""
+
+
 class TextDelta(EventBase):
     type: Literal["text_delta"] = "text_delta"
     text: str
@@ -211,9 +242,9 @@ class TaskEnded(EventBase):
 
 
 Event = Annotated[
-    TaskStarted | RunStarted | StepStarted | TextDelta | ThinkingDelta | ToolStarted | ToolOutput | ToolEnded
-    | Waiting | Retrying | Compacted | Warned | Question | Answered | Heartbeat | SandboxChanged | Egress
-    | RunEnded | TaskEnded,
+    TaskStarted | RunStarted | StepStarted | ModelRequested | TextDelta | ThinkingDelta
+    | ToolStarted | ToolOutput | ToolEnded | Waiting | Retrying | Compacted | Warned | Question | Answered
+    | Heartbeat | SandboxChanged | Egress | RunEnded | TaskEnded,
     Field(discriminator="type"),
 ]  # fmt: skip
 

@@ -1,12 +1,11 @@
-"""What every request of a run holds, whatever it is for, and the paying for its reply."""
+"""What every request of a run holds, whatever it is for."""
 
 from __future__ import annotations
 
 from kinfold.agent.instructions import INSTRUCTIONS
 from kinfold.agent.run import Run
 from kinfold.messages import Message
-from kinfold.models.base import ModelRequest, Purpose, Reply
-from kinfold.models.pricing import cost_usd
+from kinfold.models.base import ModelRequest, Purpose
 
 
 def request_of(
@@ -26,12 +25,3 @@ def request_of(
         subagent_type=run.input.subagent_type,
         step=run.steps,
     )
-
-
-async def pay(run: Run, reply: Reply) -> None:
-    """Count a reply's tokens and its price, here and in every purse above."""
-    run.usage = run.usage + reply.usage
-    cost = cost_usd(reply.model, reply.usage)
-    if cost is None and run.purse.limited and reply.model not in run.purse.unpriced:
-        await run.warn("price_unknown", f"the price of {reply.model} is not known: the budget does not hold for it")
-    run.purse.charge(cost, reply.model)

@@ -7,10 +7,10 @@ compaction that fails is a warning; the run goes on with what it has.
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any, cast
 
-from kinfold.agent.asking import pay, request_of
+from kinfold.agent.asking import request_of
 from kinfold.agent.instructions import words
+from kinfold.agent.metered import metered
 from kinfold.agent.run import Run
 from kinfold.errors import ModelError
 from kinfold.events import Compacted, Retrying
@@ -98,13 +98,12 @@ async def _summary(run: Run) -> str:
     """The summary by the compaction model. Raises `ModelError`, also for a reply that is none."""
     request = request_of(run, "compaction", more=(Message.user(words("summarise")),))
     model = run.config.compactor or run.config.model
-    async with aclosing(cast(Any, model.stream(request))) as events:
+    async with aclosing(metered(run, model, request)) as events:
         async for event in events:
             run.context.lifeline.rearm()
             if isinstance(event, RetryNotice):
                 await run.emit(Retrying, attempt=event.attempt, delay=event.delay, reason=event.reason)
             elif isinstance(event, Reply):
-                await pay(run, event)
                 if event.stop_reason != "end_turn" or event.incomplete or not event.message.text.strip():
                     raise ModelError(f"the summary ended by {event.stop_reason} and is not used", kind="stream")
                 return event.message.text

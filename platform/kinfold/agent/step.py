@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import get_args
 
-import anyio
-
-from kinfold.agent.asking import pay, request_of
+from kinfold.agent.asking import request_of
 from kinfold.agent.calls import refuse_calls, run_calls
 from kinfold.agent.compaction import calibrate, make_room, make_room_now
 from kinfold.agent.history import echoed
 from kinfold.agent.instructions import words
+from kinfold.agent.metered import metered
 from kinfold.agent.run import Ending, Run
 from kinfold.agent.stop import first_met
 from kinfold.errors import ModelError
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
 from kinfold.messages import EndedBy, ErrorInfo, StopReason
 from kinfold.models import estimate
-from kinfold.models.base import ModelEvent, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
+from kinfold.models.base import ModelRequest, Purpose, Reply, RetryNotice, TextChunk, ThinkingChunk
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ MAX_PAUSES = 10
 """Consecutive `pause_turn` replies that are continued; the service's own loop pauses after ten rounds of its tools."""
 KNOWN = frozenset(get_args(StopReason))
 """Any other stop reason is a failure with content: nothing of the reply is run."""
-CLOSE_STREAM = 5.0
-"""Seconds that a model's stream may take to close."""
 
 
 async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "step") -> Reply:
@@ -43,23 +40,22 @@ async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "s
     await make_room(run)
     request = request_of(run, purpose, tool_choice=tool_choice)
     try:
-        reply = await _last_of(run, run.config.model.stream(request))
+        reply = await _last_of(run, request)
     except ModelError as error:  # the estimate may be wrong; the service's word is not
         if error.kind not in ("context", "too_large") or not await make_room_now(run):
             raise
         request = request_of(run, purpose, tool_choice=tool_choice)
-        reply = await _last_of(run, run.config.model.stream(request))
+        reply = await _last_of(run, request)
     calibrate(run, estimate.request_tokens(request), reply)
     lifeline.progress()
-    await pay(run, reply)
     run.remember(reply.message.text)
     return reply
 
 
-async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:
-    """Relay the stream's chunks and return its reply; closes the stream also when the run is ended meanwhile."""
+async def _last_of(run: Run, request: ModelRequest) -> Reply:
+    """Relay the stream's chunks and return its reply."""
     run.said.clear()
-    try:
+    async with aclosing(metered(run, run.config.model, request)) as stream:
         async for event in stream:
             run.context.lifeline.rearm()
             match event:
@@ -73,10 +69,6 @@ async def _last_of(run: Run, stream: AsyncIterator[ModelEvent]) -> Reply:
                     await run.emit(Retrying, attempt=attempt, delay=delay, reason=reason)
                 case Reply():
                     return event
-    finally:
-        if (close := getattr(stream, "aclose", None)) is not None:
-            with anyio.move_on_after(CLOSE_STREAM, shield=True):
-                await close()
     raise ModelError("the model's stream ended without a reply", kind="stream")
 
 

@@ -280,6 +280,17 @@ def images_list() -> None:
     raise typer.Exit(list_command())
 
 
+@app.command()
+def ledger(
+    task: Annotated[str, typer.Argument(help="A task's id, or its beginning.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Show what each request of a task sent and cost, and what each delegation kept out of the main context."""
+    from kinfold.cli.ledger import ledger_command
+
+    raise typer.Exit(ledger_command(task, as_json=as_json))
+
+
 @tasks_app.command("list")
 def tasks_list(
     user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,

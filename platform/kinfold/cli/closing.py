@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from kinfold.agent.ledger import Ledger, ledger_of
 from kinfold.cli.ending import one_line, printable, say_error
 from kinfold.cli.tree import TreeState
 from kinfold.messages import Artifact, SkippedPath
@@ -24,11 +25,22 @@ def show_result(result: TaskResult, state: TreeState) -> None:
         print(one_line(f"skipped: {skipped.path} ({skipped.reason}), claimed by {who}"), file=sys.stderr)
     for warning in result.warnings:
         print(one_line(f"warning: {warning}"), file=sys.stderr)
+    for line in delegation_lines(ledger_of(state.ledger)):
+        print(one_line(f"ledger: {line}"), file=sys.stderr)
     print(one_line(_closing_line(result)), file=sys.stderr)
     if result.workspace:
         print(f"files: {one_line(result.workspace)}", file=sys.stderr)
     if result.error is not None:
         say_error(result.error.message, result.error.hint)
+
+
+def delegation_lines(ledger: Ledger) -> list[str]:
+    """One line a delegation: what it brought into the main context, what it kept out of it, and whether that pays."""
+    return [
+        f"{cost.label or cost.run_id} added {cost.added:,} tok to main (rent so far {cost.rent:,}), "
+        f"inline {cost.inline:,}, kept out {cost.kept_out:,}: {cost.verdict}"
+        for cost in ledger.delegations
+    ]
 
 
 def _own_skips(result: TaskResult, state: TreeState) -> list[tuple[str, SkippedPath]]:

@@ -24,7 +24,7 @@ def list_command(*, user: str | None, limit: int) -> int:
     async def listed(tasks: StoredTasks) -> list[StoredTask]:
         return await tasks.list(user_id=user, limit=limit)
 
-    for task in _read(listed):
+    for task in read_tasks(listed):
         fields = (task.id, task.standing, task.ended_by or "-", _moment(task.created_at), _lasted(task), task.user_id)
         print(one_line("\t".join((*fields, _short(task.prompt)))))
     return 0
@@ -36,7 +36,7 @@ def show_command(wanted: str, *, as_json: bool) -> int:
     async def found(tasks: StoredTasks) -> StoredTask:
         return await tasks.get(wanted)
 
-    task = _read(found)
+    task = read_tasks(found)
     if as_json:
         print(json.dumps({"taskId": task.id, "standing": task.standing, "result": task.result}, indent=2))
         return 0
@@ -82,7 +82,7 @@ def events_command(wanted: str, *, after: int, types: list[str]) -> int:
     async def found(tasks: StoredTasks) -> list[dict[str, Any]]:
         return await tasks.events((await tasks.get(wanted)).id, after=after)
 
-    for event in _read(found):
+    for event in read_tasks(found):
         if not types or event.get("type") in types:
             print(json.dumps(event))
     return 0
@@ -94,7 +94,7 @@ def artifacts_command(wanted: str) -> int:
     async def found(tasks: StoredTasks) -> list[dict[str, Any]]:
         return await tasks.events((await tasks.get(wanted)).id)
 
-    for event in _read(found):
+    for event in read_tasks(found):
         if event.get("type") == "run_ended":
             for artifact in event.get("artifacts", ()):
                 print(one_line(f"{event.get('label') or 'main'}\t{_artifact_line(artifact)}"))
@@ -107,11 +107,12 @@ def export_command(wanted: str) -> int:
     async def found(tasks: StoredTasks) -> dict[str, Any]:
         return await tasks.export((await tasks.get(wanted)).id)
 
-    print(json.dumps(_read(found), indent=2))
+    print(json.dumps(read_tasks(found), indent=2))
     return 0
 
 
-def _read(work: Callable[[StoredTasks], Awaitable[T]]) -> T:
+def read_tasks(work: Callable[[StoredTasks], Awaitable[T]]) -> T:
+    """What `work` finds in the store of this state directory."""
     from kinfold.tasks.store.door import Store
     from kinfold.tasks.store.tasks import StoredTasks
 

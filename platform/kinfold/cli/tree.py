@@ -8,6 +8,7 @@ from datetime import datetime
 from kinfold.events import (
     EventBase,
     Heartbeat,
+    ModelRequested,
     Retrying,
     RunEnded,
     RunStarted,
@@ -59,6 +60,8 @@ class TreeState:
     owners: dict[str, str] = field(default_factory=dict)
     """Which run delivered a path first, by label."""
     skipped: list[tuple[str, SkippedPath]] = field(default_factory=list)
+    ledger: list[EventBase] = field(default_factory=list)
+    """The events that the ledger is made of."""
 
     def line_of(self, event: EventBase) -> RunLine | None:
         """The line an event belongs to."""
@@ -82,12 +85,13 @@ class TreeState:
             case Waiting(limit=limit):
                 note = f"waits for one of {limit} slots"
                 self.subagents[event.run_id] = RunLine(run_id=event.run_id, label=event.label or "", note=note)
+            case ModelRequested():
+                self.ledger.append(event)
             case _:
-                line = self.line_of(event)
-                if line is not None:
-                    _advance(line, event)
+                _advance(self.line_of(event), event)
 
     def _begin(self, event: RunStarted) -> None:
+        self.ledger.append(event)
         line = RunLine(
             run_id=event.run_id,
             label=event.label or "main",
@@ -112,7 +116,9 @@ class TreeState:
         self.skipped += [(line.label, skipped) for skipped in event.skipped or ()]
 
 
-def _advance(line: RunLine, event: EventBase) -> None:
+def _advance(line: RunLine | None, event: EventBase) -> None:
+    if line is None:
+        return
     match event:
         case StepStarted(step=step, usage=usage):
             line.step, line.usage, line.note = step, usage, ""

@@ -57,6 +57,20 @@ def message_tokens(message: Message) -> int:
     return BLOCK_OVERHEAD + sum(block_tokens(block) for block in message.content)
 
 
+def card_tokens(message: Message) -> int:
+    """The estimated tokens of what a turn says, asks of tools and answers, without framing, thinking or the date."""
+    total = 0
+    for block in message.content:
+        match block:
+            case TextBlock() if not block.text.startswith("Today's date:"):
+                total += text_tokens(block.text)
+            case ToolCall():
+                total += text_tokens(block.name) + sum(text_tokens(str(value)) for value in block.input.values())
+            case ToolResult():
+                total += sum(text_tokens(inner.text) for inner in block.content if isinstance(inner, TextBlock))
+    return total
+
+
 def tool_tokens(tool: ToolSpec) -> int:
     """The estimated tokens of one tool's name, words and schema."""
     return BLOCK_OVERHEAD + text_tokens(tool.name) + text_tokens(tool.description) + _json_tokens(tool.input_schema)

@@ -197,7 +197,7 @@ async def test_a_subagents_words_are_relayed_as_they_come() -> None:
 
 
 async def test_each_subagent_leaves_a_record_for_billing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.25)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: 0.25)
     house = House([calls(work("dig"), work("saw")), complete()], lambda request: complete("ok"))
     result = await house.run()
     records = house.context.subagent_records
@@ -216,7 +216,7 @@ async def test_each_subagent_leaves_a_record_for_billing(monkeypatch: pytest.Mon
 
 
 async def test_a_budget_holds_for_the_whole_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.4)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: 0.4)
     again = calls(("todo_write", {"todos": []}))
     house = House([calls(work("dig")), complete()], lambda request: again, loop={"budget": 1.0})
     result = await house.run()
@@ -467,7 +467,7 @@ async def test_a_heartbeat_never_rearms_the_subagents_own_clock() -> None:
 
 
 async def test_a_subagent_runs_under_the_limits_of_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.6)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: 0.6)
     own: dict[str, dict[str, Any]] = {
         "timeout": {"timeout": 0.1},
         "stop_condition": {"stop_conditions": (text_matches("^enough"),)},

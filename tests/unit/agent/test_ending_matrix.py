@@ -186,7 +186,7 @@ def test_the_matrix_has_every_ending() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ended_by", CASES)
 async def test_an_ending_says_what_is_true(kind: RunKind, ended_by: EndedBy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.6)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: 0.6)
     case, status = CASES[ended_by], STATUS_OF[ended_by]
     under_test = Stoppable(kind, case)
     result = await under_test.run()

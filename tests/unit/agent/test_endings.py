@@ -166,14 +166,14 @@ async def test_a_finalisation_that_is_stopped_does_not_say_that_its_time_was_up(
 
 
 async def test_an_empty_budget_ends_before_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: 0.6)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: 0.6)
     stage = Stage()
     result = await stage.run(WRITE_A, WRITE_A, budget=1.0)
     assert (result.ended_by, result.status, result.steps, result.cost) == ("budget", "aborted", 2, 1.2)
 
 
 async def test_a_budget_for_a_model_without_a_price_is_said_not_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfold.agent.asking.cost_usd", lambda model, usage: None)
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: None)
     result = await Stage().run("hello", budget=1.0)
     assert result.cost is None
     assert any("price of scripted is not known" in warning for warning in result.warnings)

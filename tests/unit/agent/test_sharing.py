@@ -9,7 +9,7 @@ import pytest
 from tests.unit.agent.stage import ROOT, Stage, calls, complete, sha256, tool, until
 from tests.unit.agent.test_delegation import GENERAL, House, work
 
-from kinfold.agent import finish, step
+from kinfold.agent import finish, metered
 from kinfold.events import Heartbeat, RunEnded, ToolEnded
 from kinfold.models.base import ModelRequest, TextChunk
 from kinfold.models.scripted import ScriptedReply
@@ -185,7 +185,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_left_behind(
 
 
 async def test_a_stream_that_does_not_close_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "CLOSE_STREAM", 0.05)
+    monkeypatch.setattr(metered, "CLOSE_STREAM", 0.05)
     monkeypatch.setattr(finish, "FINALISATION", 0.05)
 
     class Endless:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from kinfold.errors import NotFound
-from kinfold.events import Event, EventBase, RunEnded, RunStarted
+from kinfold.events import Event, EventBase, ModelRequested, RunEnded, RunStarted
 from kinfold.sandbox.owner import Owner
 from kinfold.tasks.store.door import Store
 
@@ -95,6 +95,8 @@ class StoredTasks:
             for event in events:
                 if isinstance(event, (RunStarted, RunEnded)):
                     await _note_run(connection, event)
+                elif isinstance(event, ModelRequested):
+                    await _note_request(connection, event)
 
     async def end(self, task_id: str, *, status: str, ended_by: str, result: dict[str, Any]) -> None:
         """Its result."""
@@ -176,6 +178,30 @@ async def _note_run(connection: AsyncConnection, event: RunStarted | RunEnded) -
     else:
         ended = {"status": event.status, "ended_by": event.ended_by, "steps": event.steps, "ended_at": _moment(event)}
         await connection.execute(runs.update().where(runs.c.id == event.run_id).values(ended))
+
+
+async def _note_request(connection: AsyncConnection, event: ModelRequested) -> None:
+    from kinfold.tasks.store.tables import model_requests
+
+    ended = _moment(event)
+    row = {
+        # A script gives the same ids in every task; an attempt that failed may have the id of the one that did not.
+        "id": f"{event.message_id or event.seq}/{event.run_id}/{event.purpose}/{event.attempt}",
+        "task_id": event.task_id,
+        "run_id": event.run_id,
+        "step": event.step,
+        "attempt": event.attempt,
+        "kind": event.purpose,
+        "model": event.model,
+        "ended": event.ended,
+        "error": event.error,
+        **event.usage.model_dump(),
+        "estimated": event.estimated,
+        "cost_usd": event.cost,
+        "started_at": ended - event.seconds,
+        "ended_at": ended,
+    }
+    await connection.execute(model_requests.insert().prefix_with("OR IGNORE").values(_safe(row)))
 
 
 def _moment(event: EventBase) -> float:

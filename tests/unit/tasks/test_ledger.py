@@ -1,0 +1,143 @@
+"""The ledger of a task: its rows in the store, its sums, and what each delegation paid."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.agent.stage import calls, complete
+from tests.unit.tasks.house import MemoryProvider
+
+from kinfold.agent.ledger import Ledger, ledger_of
+from kinfold.cli.ledger import ledger_command
+from kinfold.definitions import SubagentDefinition
+from kinfold.messages import Usage
+from kinfold.models.base import ModelRequest
+from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.tasks.result import TaskResult
+from kinfold.tasks.store.door import Store
+from kinfold.tasks.store.tasks import StoredTasks
+from kinfold.tasks.task import ParentTask
+
+GENERAL = SubagentDefinition(type="general", description="Does it.", tool_keys=("write_file", "read_file"))
+PAGE = "a long page of the archive, read and then forgotten. " * 60
+
+
+def travels(request: ModelRequest) -> ScriptedReply:
+    """Main delegates a journey and an errand, then goes on for two steps."""
+    if request.run_kind == "main":
+        work = [("task", {"subagent_type": "general", "description": d, "prompt": d}) for d in ("journey", "errand")]
+        steps = {1: calls(*work), 2: calls(("todo_write", {"todos": []}))}
+        return steps.get(request.step) or complete("both are back")
+    if request.label == "errand" or request.step == 5:
+        return complete("the year was 1987")
+    name = f"page{request.step}.txt"
+    return calls(("write_file", {"path": name, "content": PAGE}), ("read_file", {"path": name}))
+
+
+async def made(state: Path, reply: Any = travels) -> tuple[TaskResult, Ledger, list[dict[str, Any]]]:
+    """The result of a whole task, its ledger, and its rows in the store."""
+    task = ParentTask(
+        "go", model=ScriptedModel(reply), provider=MemoryProvider(), definitions=(GENERAL,), state_dir=state
+    )
+    async with task:
+        await task.start()
+        events = [event async for event in task.follow()]
+        result = await task.wait()
+    async with Store(state) as store:
+        rows = (await StoredTasks(store).export(task.id))["modelRequests"]
+    return result, ledger_of(events), rows
+
+
+@pytest.mark.anyio
+async def test_every_request_is_a_row_and_the_sums_are_the_results(own_state: Path) -> None:
+    result, ledger, rows = await made(own_state)
+    assert len(rows) == len(ledger.requests) == 3 + 5 + 1
+    assert ledger.usage == result.usage
+    assert ledger.cost == result.cost == 0.0
+    assert sum(row["input_tokens"] for row in rows) == result.usage.input_tokens
+    assert {(row["ended"], row["kind"], row["estimated"]) for row in rows} == {("ok", "step", 0)}
+    assert all(row["started_at"] <= row["ended_at"] for row in rows)
+
+
+@pytest.mark.anyio
+async def test_a_journey_is_worth_its_delegation_and_an_errand_is_not(own_state: Path) -> None:
+    _, ledger, _ = await made(own_state)
+    journey, errand = ledger.delegations
+    assert (journey.label, journey.verdict, errand.label, errand.verdict) == (
+        "journey",
+        "worth_it",
+        "errand",
+        "trivial",
+    )
+    main = [request for request in ledger.requests if request.label is None]
+    carried = sum(main[1].results.values())
+    assert journey.added + errand.added == carried == pytest.approx(main[1].sent_tokens - main[0].sent_tokens, abs=30)
+    assert journey.rent == 2 * journey.added  # the merge, and the step after it
+    assert journey.inline > 4 * 2 * len(PAGE) / 4  # written and read, four times
+    assert journey.kept_out == journey.inline - journey.added
+    assert errand.kept_out < errand.added
+    assert (journey.requests, errand.requests) == (5, 1)
+
+
+@pytest.mark.anyio
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 4), max_size=3), st.integers(0, 2))
+async def test_the_lanes_add_up_to_the_task_whatever_was_delegated(
+    own_state: Path, journeys: list[int], tail: int
+) -> None:
+    def reply(request: ModelRequest) -> ScriptedReply:
+        if request.run_kind == "main":
+            work = [
+                ("task", {"subagent_type": "general", "description": f"d{place}", "prompt": str(steps)})
+                for place, steps in enumerate(journeys)
+            ]
+            return (
+                calls(*work)
+                if work and request.step == 1
+                else calls(("todo_write", {"todos": []}))
+                if (request.step <= 1 + tail)
+                else complete("over")
+            )
+        steps = int(request.messages[0].content[0].text)  # type: ignore[union-attr]
+        return (
+            complete("back")
+            if request.step > steps
+            else calls(("write_file", {"path": f"{request.label}", "content": "x"}))
+        )
+
+    result, ledger, rows = await made(own_state, reply)
+    lanes = {request.run_id for request in ledger.requests}
+    assert len(lanes) == 1 + len(journeys)
+    of_lanes = [
+        sum((request.usage for request in ledger.requests if request.run_id == lane), Usage()) for lane in lanes
+    ]
+    assert sum(of_lanes, Usage()) == ledger.usage == result.usage
+    assert len(rows) == len(ledger.requests)
+    assert [cost.requests for cost in ledger.delegations] == [
+        sum(request.run_id == cost.run_id for request in ledger.requests) for cost in ledger.delegations
+    ]
+
+
+@pytest.mark.anyio
+async def test_another_process_prints_the_lanes_and_the_same_as_json(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import anyio.to_thread
+
+    result, ledger, _ = await made(own_state)
+    monkeypatch.setenv("KINFOLD_STATE", str(own_state))
+    for as_json in (False, True):
+        assert await anyio.to_thread.run_sync(lambda: ledger_command(result.task_id[:14], as_json=as_json)) == 0  # noqa: B023
+    lines, _, document = capsys.readouterr().out.partition("{")
+    rows = [line.split("\t") for line in lines.splitlines() if "\t" in line]
+    assert [(row[0], row[1]) for row in rows if row[0] == "main"] == [("main", str(step)) for step in (1, 2, 3)]
+    assert sum(row[0] == "journey" for row in rows) == 5
+    assert any(line.startswith("journey added ") and line.endswith(": worth_it") for line in lines.splitlines())
+    found = json.loads("{" + document)
+    assert [cost["verdict"] for cost in found["delegations"]] == ["worth_it", "trivial"]
+    assert found["usage"]["inputTokens"] == ledger.usage.input_tokens

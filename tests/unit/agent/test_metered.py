@@ -25,7 +25,7 @@ SPOILED, SAID = Usage(input_tokens=1_000), Usage(input_tokens=2_000, output_toke
 
 
 class Service:
-    """A model that goes through these, an exception raised and a number waited for."""
+    """A model that goes through these, an exception raised and a number waited for; its last step is a reply."""
 
     name = MODEL
 
@@ -33,7 +33,7 @@ class Service:
         self._said = said
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        for event in self._said:
+        for event in (reply(),) if request.purpose == "finalisation" else self._said:
             if isinstance(event, Exception):
                 raise event
             if isinstance(event, float):
@@ -72,9 +72,9 @@ async def test_an_attempt_that_is_made_again_is_a_row_and_is_paid() -> None:
 
 
 async def test_a_failed_request_is_a_row_with_what_it_is_billed_for() -> None:
-    result, stage = await ran(ModelError("no", kind="auth", usage=SPOILED, message_id="msg_0"))
+    result, stage = await ran(ModelError("no", kind="authentication", usage=SPOILED, message_id="msg_0"))
     (row,) = stage.of(ModelRequested)
-    assert (row.ended, row.error, row.usage, row.estimated) == ("failed", "auth", SPOILED, False)
+    assert (row.ended, row.error, row.usage, row.estimated) == ("failed", "authentication", SPOILED, False)
     assert (result.ended_by, result.usage) == ("model_error", SPOILED)
 
 
@@ -85,7 +85,7 @@ async def test_a_request_that_is_left_is_an_estimate_which_nobody_pays() -> None
     assert (row.ended, row.estimated, row.usage.output_tokens) == ("cancelled", True, 2)
     assert row.usage.input_tokens == row.sent_tokens
     assert row.cost
-    assert (purse.spent, result.usage) == (0.0, Usage())
+    assert (purse.spent, result.usage) == (cost_usd(MODEL, SAID), SAID)  # of the finalisation alone
     assert isinstance(stage.events[-1], RunEnded)
 
 

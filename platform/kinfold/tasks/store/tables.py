@@ -104,7 +104,7 @@ steps = Table(
 model_requests = Table(
     "model_requests",
     metadata,
-    Column("id", Text, primary_key=True),  # the message id; one of ours (`req_…`) where the model gave none
+    Column("id", Text, primary_key=True),  # MESSAGE/RUN/KIND/ATTEMPT; the event's number where there is no message
     Column("task_id", Text, ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("step", Integer),

@@ -23,7 +23,8 @@ from kinfold.sandbox.workspace import normalize, plain_bytes, to_bytes, to_text
 T = TypeVar("T")
 
 ALL_DEPTHS = 2**32 - 1
-_DIGEST_PATIENCE = 600.0
+_LONG_PATIENCE = 600.0
+"""Of what has no frame to send before its end: digests, claims, and the removal of whole trees."""
 _STAT_BATCH = 2_000
 _STAT_BYTES = 128 * 1024
 _YIELD_EVERY = 500
@@ -57,7 +58,7 @@ class Files:
         """See `Sandbox.stat`."""
         wanted = tuple(paths)
         flags = (StatFlag.DIGEST if digest else 0) | (StatFlag.CLAIM if claim else 0)
-        patience = _DIGEST_PATIENCE if flags else PATIENCE
+        patience = _LONG_PATIENCE if flags else PATIENCE
         asked: builtins.list[str] = []
         refused: dict[int, PathError] = {}
         try:
@@ -122,7 +123,8 @@ class Files:
                 return 1
             raise unknown_outcome(where)
 
-        return await self._change(where, Request.REMOVE, payload, replies.number64, became)
+        patience = _LONG_PATIENCE if recursive else PATIENCE
+        return await self._change(where, Request.REMOVE, payload, replies.number64, became, patience=patience)
 
     async def rename(self, source: str, target: str, *, replace: bool) -> FileStat:
         """See `Sandbox.rename`."""
@@ -154,10 +156,13 @@ class Files:
         payload: bytes,
         decode_ok: Callable[[memoryview], T],
         became: Callable[[], Awaitable[T]],
+        *,
+        patience: float = PATIENCE,
     ) -> T:
         """Send once; where the channel broke under it, `became` finds out or raises: nothing is silently done twice."""
         try:
-            return await self._link.once(await self._link.ready(), request, payload, Plain(decode_ok))
+            answer = Plain(decode_ok)
+            return await self._link.once(await self._link.ready(), request, payload, answer, patience=patience)
         except RemoteError as error:
             raise file_error(error.failure, path) from error
         except ChannelBroken:

@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from tests.unit.agent.stage import MemorySandbox, calls, complete, hang, tool
+from tests.unit.agent.stage import MemorySandbox, calls, complete, hang, tool, until
 from tests.unit.tasks.house import MemoryProvider
 
 from kinfold import ParentTask, RunLimits, SandboxSpec, run
@@ -233,13 +234,15 @@ async def test_leaving_the_block_ends_what_runs_and_closes() -> None:
 
 async def test_a_cancelled_caller_still_closes() -> None:
     provider = MemoryProvider()
-    with anyio.move_on_after(0.2) as scope:
-        await run("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,))
-    assert scope.cancelled_caught
+    hung = partial(run, "x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,))
+    async with anyio.create_task_group() as group:
+        group.start_soon(hung)
+        await until(lambda: len(provider.made) == 1)
+        group.cancel_scope.cancel()
     assert provider.all_closed
     # and by asyncio's own means, which is how Ctrl-C arrives
-    other = asyncio.create_task(run("x", model=ScriptedModel(hanging), provider=provider, tools=(HANG,)))
-    await anyio.sleep(0.2)
+    other = asyncio.create_task(hung())
+    await until(lambda: len(provider.made) == 2)
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other

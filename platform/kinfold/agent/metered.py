@@ -106,7 +106,7 @@ class _Meter:
             usage=usage,
             seconds=time.monotonic() - self._began,
             sent_tokens=estimate.request_tokens(self._request),
-            card_tokens=sum(estimate.card_tokens(message) for message in messages),
+            card_tokens=sum(map(estimate.card_tokens, messages)),
             results=_new_results(messages),
             **more,
         )

@@ -7,6 +7,9 @@ About four bytes of UTF-8 make a token in English and in code; a character of Ch
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
 
 from kinfold.messages import (
     Block,
@@ -26,6 +29,25 @@ IMAGE_TOKENS = 1_600
 """What a picture costs at most: the service scales it down to about 1.15 megapixels, at 750 pixels a token."""
 BLOCK_OVERHEAD = 4
 """Tokens of framing around a block, a message or a tool."""
+
+
+T = TypeVar("T")
+
+
+def _measured_once(measure: Callable[[T], int]) -> Callable[[T], int]:
+    """`measure`, made once for each object: a history's turns never change, and are measured at every step."""
+    known: dict[int, tuple[weakref.ref[T], int]] = {}
+
+    def measured(thing: T) -> int:
+        found = known.get(id(thing))
+        if found is not None:
+            return found[1]
+        size = measure(thing)
+        key = id(thing)
+        known[key] = (weakref.ref(thing, lambda _: known.pop(key)), size)
+        return size
+
+    return measured
 
 
 def text_tokens(text: str) -> int:
@@ -52,11 +74,13 @@ def block_tokens(block: Block) -> int:
             return BLOCK_OVERHEAD + _json_tokens(block.raw)
 
 
+@_measured_once
 def message_tokens(message: Message) -> int:
     """The estimated tokens of one turn."""
     return BLOCK_OVERHEAD + sum(block_tokens(block) for block in message.content)
 
 
+@_measured_once
 def card_tokens(message: Message) -> int:
     """The estimated tokens of what a turn says, asks of tools and answers, without framing, thinking or the date."""
     total = 0
@@ -71,6 +95,7 @@ def card_tokens(message: Message) -> int:
     return total
 
 
+@_measured_once
 def tool_tokens(tool: ToolSpec) -> int:
     """The estimated tokens of one tool's name, words and schema."""
     return BLOCK_OVERHEAD + text_tokens(tool.name) + text_tokens(tool.description) + _json_tokens(tool.input_schema)
@@ -79,8 +104,7 @@ def tool_tokens(tool: ToolSpec) -> int:
 def request_tokens(request: ModelRequest) -> int:
     """The estimated tokens of everything that a request sends: tools, system and messages."""
     system = sum(BLOCK_OVERHEAD + text_tokens(text) for text in request.system)
-    tools = sum(tool_tokens(tool) for tool in request.tools)
-    return system + tools + sum(message_tokens(message) for message in request.messages)
+    return system + sum(map(tool_tokens, request.tools)) + sum(map(message_tokens, request.messages))
 
 
 def _json_tokens(value: object) -> int:

@@ -30,10 +30,19 @@ app.add_typer(agents_app, name="agents")
 
 def run_app() -> None:
     """Run the command line; the process ends with the exit code of design §6."""
+    _spare_groups(sys.argv[1:])
     try:
         app()
     except Exception as error:  # noqa: BLE001 - an expected error becomes two lines, a bug is raised again
         exit_with(error)
+
+
+def _spare_groups(words: list[str]) -> None:
+    """Typer builds every command's options before it looks at the line: spare it those of groups that are not named."""
+    named = next((word for word in words if not word.startswith("-")), None)
+    for group in app.registered_groups:
+        if group.name != named and group.typer_instance is not None:
+            group.typer_instance.registered_commands = []
 
 
 @app.command()

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import anyio.to_thread
 from kinfold.errors import ConfigError
 from kinfold.models.base import ModelEvent, ModelRequest, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, Failure, classify, stream_failure
+from kinfold.models.gate import LIMITED, gate_of
 from kinfold.models.request_body import build_body
 from kinfold.models.retry import Attempts, RetryPolicy
 from kinfold.models.stream_decoder import MalformedStream, StreamDecoder
@@ -72,10 +73,12 @@ class AnthropicModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Stream the reply, trying again as the policy says; raises `ModelError`."""
         attempts = Attempts(self._retry)
+        gate, waited_until = gate_of(self._base_url, self._key), 0.0
         async with self._client() as client:
             while True:
                 try:
-                    async with aclosing(self._attempt(client, request)) as events:
+                    turn = gate.turn(self._retry.sleep, waited_until=waited_until)
+                    async with aclosing(self._attempt(client, request, turn)) as events:
                         async for event in events:
                             yield event
                     return
@@ -84,6 +87,8 @@ class AnthropicModel:
                         continue
                     failure, failed = error.failure, attempts.number
                     delay = attempts.delay_after(error)
+                    if failure.kind in LIMITED:
+                        waited_until = gate.refused(delay)
                 yield RetryNotice(
                     attempt=failed,
                     delay=delay,
@@ -104,10 +109,12 @@ class AnthropicModel:
         self._forces = False
         return True
 
-    async def _attempt(self, client: AsyncAnthropic, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    async def _attempt(
+        self, client: AsyncAnthropic, request: ModelRequest, turn: AbstractAsyncContextManager[None]
+    ) -> AsyncGenerator[ModelEvent]:
         """One attempt; raises `AttemptFailed` while nothing of the reply is complete."""
         body = build_body(request, self.name, force=self._forces)
-        async with self._open(client, body) as (events, request_id):
+        async with self._open(client, body, turn) as (events, request_id):
             decoder = StreamDecoder(request_id)
             idle = 0.0
             try:
@@ -136,15 +143,17 @@ class AnthropicModel:
 
     @asynccontextmanager
     async def _open(
-        self, client: AsyncAnthropic, body: dict[str, Any]
+        self, client: AsyncAnthropic, body: dict[str, Any], turn: AbstractAsyncContextManager[None]
     ) -> AsyncIterator[tuple[AsyncIterator[object], str | None]]:
         """Make the request; gives the raw events, as plain objects, and the request's id."""
         from anthropic import AsyncStream
 
-        with _translated(self._idle_timeout), anyio.fail_after(self._idle_timeout):
-            create: Any = client.messages.with_raw_response.create
-            response = await create(**body, stream=True)
-            stream = await response.parse(to=AsyncStream[object])
+        async with turn:
+            with _translated(self._idle_timeout), anyio.fail_after(self._idle_timeout):
+                create: Any = client.messages.with_raw_response.create
+                response = await create(**body, stream=True)
+                stream = await response.parse(to=AsyncStream[object])
+            gate_of(self._base_url, self._key).answered(response.headers)
         try:
             _expect_events(response.headers)
             yield aiter(stream), response.headers.get("request-id")

@@ -179,6 +179,11 @@ class Usage(Wire):
         return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens
 
     @property
+    def cache_hit_rate(self) -> float:
+        """Of what was sent, the share that came out of the service's cache; 0.0 where nothing was sent."""
+        return self.cache_read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
     def total_tokens(self) -> int:
         """Sent and received."""
         return self.prompt_tokens + self.output_tokens

@@ -33,7 +33,8 @@ def ledger_command(wanted: str, *, as_json: bool) -> int:
     for line in delegation_lines(ledger):
         print(one_line(line))
     usage = ledger.usage
-    print(f"in all {usage.prompt_tokens:,} tok sent, {usage.output_tokens:,} received, {_money(ledger.cost)}")
+    sent = f"in all {usage.prompt_tokens:,} tok sent ({usage.cache_hit_rate:.0%} of it from the cache)"
+    print(f"{sent}, {usage.output_tokens:,} received, {_money(ledger.cost)}")
     return 0
 
 
@@ -63,6 +64,6 @@ def _dumped(ledger: Ledger) -> dict[str, Any]:
     return {
         "requests": [request.dump() for request in ledger.requests],
         "delegations": delegations,
-        "usage": ledger.usage.dump(),
+        "usage": {**ledger.usage.dump(), "cacheHitRate": ledger.usage.cache_hit_rate},
         "cost": ledger.cost,
     }

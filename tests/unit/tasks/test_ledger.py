@@ -133,3 +133,10 @@ def test_another_process_prints_the_lanes_and_the_same_as_json(
     found = json.loads("{" + document)
     assert [cost["verdict"] for cost in found["delegations"]] == ["worth_it", "trivial"]
     assert found["usage"]["inputTokens"] == ledger.usage.input_tokens
+    assert found["usage"]["cacheHitRate"] == 0.0
+
+
+def test_the_cache_hit_rate_is_the_share_of_what_was_sent() -> None:
+    usage = Usage(input_tokens=10, cache_creation_tokens=20, cache_read_tokens=70, output_tokens=500)
+    assert usage.cache_hit_rate == 0.7
+    assert Usage(output_tokens=5).cache_hit_rate == 0.0

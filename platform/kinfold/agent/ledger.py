@@ -72,22 +72,27 @@ def ledger_of(events: Iterable[EventBase]) -> Ledger:
         elif isinstance(event, RunStarted) and event.kind == "subagent":
             subagents.append(event)
     main = [request for request in requests if request.parent_run_id is None and _carries(request)]
-    delegations = [_delegation(run, requests, main) for run in subagents]
+    folded = [request.seq for request in requests if request.parent_run_id is None and request.purpose == "compaction"]
+    delegations = [_delegation(run, requests, main, folded) for run in subagents]
     return Ledger(requests=tuple(requests), delegations=tuple(delegations))
 
 
-def _delegation(run: RunStarted, requests: Sequence[ModelRequested], main: Sequence[ModelRequested]) -> DelegationCost:
+def _delegation(
+    run: RunStarted, requests: Sequence[ModelRequested], main: Sequence[ModelRequested], folded: Sequence[int]
+) -> DelegationCost:
     own = [request for request in requests if request.run_id == run.run_id]
     call = run.tool_call_id or ""
     merged = next((place for place, request in enumerate(main) if call in request.results), len(main))
     added = main[merged].results[call] if merged < len(main) else 0
+    until = next((seq for seq in folded if merged < len(main) and seq > main[merged].seq), None)  # no more of it then
+    carried = sum(until is None or request.seq < until for request in main[merged:])
     return DelegationCost(
         run_id=run.run_id,
         label=run.label or "",
         requests=len(own),
         added=added,
         inline=_growth([request for request in own if _carries(request)]),
-        rent=added * (len(main) - merged),
+        rent=added * carried,
         cost=_cost(own),
     )
 

@@ -28,8 +28,13 @@ async def metered(run: Run, model: Model, request: ModelRequest) -> AsyncGenerat
         async for event in stream:
             await meter.hear(event)
             yield event
+        if not meter.told:
+            raise ModelError("the model's stream ended without a reply", kind="stream")
     except ModelError as error:
         await meter.tell("failed", error.usage, error.message_id, error=error.kind)
+        raise
+    except Exception as error:
+        await meter.tell("failed", None, None, error=type(error).__name__)
         raise
     finally:
         with anyio.CancelScope(shield=True):
@@ -47,6 +52,7 @@ class _Meter:
         self._request = request
         self._attempt = 1
         self._began = time.monotonic()
+        self._sent_at = self._began
         self.model = model
         self.heard = ""
         self.told = False
@@ -58,6 +64,7 @@ class _Meter:
                 self.heard += text
             case RetryNotice(attempt=attempt, reason=reason, usage=usage, message_id=message_id):
                 await self.tell("retried", usage, message_id, error=reason, next_attempt=attempt + 1)
+                self._sent_at = self._began + event.delay
             case Reply(usage=usage, message_id=message_id, model=answered):
                 self.model = answered
                 await self.tell("ok", usage, message_id)
@@ -85,7 +92,7 @@ class _Meter:
 
     async def tell_cancelled(self) -> None:
         """Of a request that was left nothing is reported: its row holds an estimate, which nobody is charged."""
-        if self.told:
+        if self.told or time.monotonic() < self._sent_at:  # it has ended, or waits to be made again
             return
         said = Usage(
             input_tokens=estimate.request_tokens(self._request), output_tokens=estimate.text_tokens(self.heard)

@@ -94,12 +94,13 @@ def people_of(options: RunOptions, calm: Callable[[], AbstractContextManager[obj
 
     Without a terminal, and without --answers, that is the policy `deny`.
     """
-    if options.replay is None:
+    model = options.replayed or str(options.flags.get("model") or "")
+    if not model.startswith("cassette:"):
         return people_for(options.answers, calm)
     from kinfold.models.cassette import ReplayModel
     from kinfold.tools.registry import ASKING
 
-    if not ASKING & ReplayModel(options.replay).tool_names:
+    if not ASKING & ReplayModel(Path(model.removeprefix("cassette:"))).tool_names:
         return None
     return people_for(options.answers, calm) or people_for("deny", calm)
 

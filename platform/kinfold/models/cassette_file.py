@@ -48,11 +48,14 @@ KEY_SHAPES = re.compile(
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"
     r"|\bAIza[A-Za-z0-9_-]{35}"
-    r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+    r"|(?<![\w-])eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,8000}\.[A-Za-z0-9_-]{10,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\s|\\n)+[A-Za-z0-9+/=]{10}"
     r"(?:[A-Za-z0-9+/=\s]|\\n)*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
 )
-"""Keys of well-known services, tokens and private keys: they are hidden though nobody named them."""
+"""Keys of well-known services, tokens and private keys: they are hidden though nobody named them.
+
+No form is looked for to the end of a text from each of its beginnings: a hostile text would take minutes.
+"""
 
 REQUEST = TypeAdapter(ModelRequest)
 _ITEMS: dict[str, TypeAdapter[Any]] = {
@@ -110,6 +113,12 @@ class Writer:
 
     def add(self, model: str, request: ModelRequest, heard: Sequence[ModelEvent | ModelError]) -> None:
         """Keep one exchange, whole; never raises: what fails is in `failure`."""
+        try:
+            self._add(model, request, heard)
+        except Exception as error:  # noqa: BLE001 - a recording that fails must not end what it records
+            self.failure = self.failure or f"{type(error).__name__}: {error}"
+
+    def _add(self, model: str, request: ModelRequest, heard: Sequence[ModelEvent | ModelError]) -> None:
         data = hidden_request(request, self.hidden)
         lines: list[dict[str, Any]] = []
         for name in ("system", "messages"):
@@ -204,9 +213,11 @@ def _deep(value: Any, hide: Hide, *, own: bool = True) -> Any:
 def _field(name: str, item: Any, hide: Hide) -> Any:
     if name in _KEPT_WORDS and isinstance(item, str):
         return item
-    if name == "raw":  # a block of a kind not known here: nothing but its own type is a word of a format
+    if name == "raw" and isinstance(
+        item, dict
+    ):  # a block of a kind not known here: nothing but its own type is a word of a format
         return {**_deep(item, hide, own=False), "type": item.get("type")}
-    return _deep(item, hide, own=name != "input")
+    return _deep(item, hide, own=name not in ("input", "input_schema"))
 
 
 def _stream_data(heard: Sequence[ModelEvent | ModelError], hide: Hide) -> list[dict[str, Any]]:
@@ -273,7 +284,7 @@ def read(path: Path) -> tuple[Exchange, ...]:
         lines = [json.loads(line) for line in before.decode("ascii").splitlines()[1:]]
         found = _exchanges(lines)
         wrong = None if len(found) == end["exchanges"] else "it does not hold as many exchanges as it says"
-    except (ValueError, KeyError, TypeError, ValidationError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError, RecursionError) as error:
         # The digest is right, so nothing was lost on the way: somebody wrote this by hand, or a kinfold wrongly.
         found, wrong = [], f"its content makes no sense ({' '.join(str(error).split())[:200]})"
     if wrong is None and not found:
@@ -327,11 +338,11 @@ def _exchanges(lines: Sequence[Any]) -> list[Exchange]:
         for name in ("system", "messages"):
             request[name] = [parts[number] for number in request[name]]
         request["tools"] = [] if request["tools"] is None else parts[request["tools"]]
-        REQUEST.validate_python(request)
+        request = REQUEST.dump_python(REQUEST.validate_python(request), mode="json")
         stream = tuple(_item(item) for item in line["stream"])
         if not stream or not (stream[-1] is None or isinstance(stream[-1], Reply | ModelError)):
             raise ValueError(f"exchange {line['exchange']} has no ending")
-        found.append(Exchange(number=int(line["exchange"]), model=str(line["model"]), request=request, stream=stream))
+        found.append(Exchange(number=len(found) + 1, model=str(line["model"]), request=request, stream=stream))
     return found
 
 

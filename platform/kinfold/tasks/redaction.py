@@ -52,7 +52,7 @@ class Redaction:
         bare = text.strip(_AT_A_CUT)
         before, _, behind = text.partition(bare) if bare else ("", "", text)
         rest = bare
-        if after_cut:
+        if after_cut and self._pattern is not None and self._pattern.match(bare) is None:  # a whole one is not an end
             rest = bare[self._ended(bare) :]
         return before + (HIDDEN if rest != bare else "") + self._uncut(rest) + behind
 

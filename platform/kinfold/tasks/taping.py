@@ -17,6 +17,8 @@ MOST_NAMED = 5
 
 def begin_tape(plan: Plan, path: Path, secrets: Sequence[str]) -> tuple[Plan, Writer]:
     """The plan with every model recorded to a new file at `path`. Raises `ConfigError` where none can be made."""
+    if isinstance(plan.model, ReplayModel):
+        raise ConfigError("a replay is not recorded", hint="copy the cassette, or record with the model itself")
     workspace = plan.spec.workspace
     if workspace is not None and path.expanduser().resolve().is_relative_to(Path(workspace).expanduser().resolve()):
         raise ConfigError(f"{path} lies inside the workspace", hint="record to where the agents cannot write")

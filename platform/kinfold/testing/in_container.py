@@ -6,9 +6,9 @@ import asyncio
 import functools
 import gc
 import itertools
-import threading
 import warnings
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -127,10 +127,8 @@ def engine_problem(state_dir: Path) -> str | None:
             except SandboxError as error:
                 found.append(f"{error.message}; {error.hint}")
 
-    # A thread has no event loop yet, whatever runs in this one.
-    asking = threading.Thread(target=anyio.run, args=(ask,), name="kinfold-engine-check")
-    asking.start()
-    asking.join()
+    with ThreadPoolExecutor(1, "kinfold-engine-check") as thread:  # which has no event loop yet, whatever runs in this
+        thread.submit(anyio.run, ask).result()
     if not found:
         return None
     with warnings.catch_warnings():

@@ -93,3 +93,19 @@ async def test_a_model_without_a_price_costs_what_is_not_known_and_never_nothing
     result, stage = await ran(reply(model="somebody-elses"))
     (row,) = stage.of(ModelRequested)
     assert (row.model, row.cost, result.cost) == ("somebody-elses", None, None)
+
+
+async def test_a_run_that_is_ended_between_two_attempts_asked_once() -> None:
+    notice = RetryNotice(attempt=1, delay=60.0, reason="overloaded", usage=SPOILED)
+    _, stage = await ran(notice, 60.0, timeout=0.05)
+    rows = stage.of(ModelRequested)
+    assert [(row.purpose, row.ended) for row in rows] == [("step", "retried"), ("finalisation", "ok")]
+
+
+async def test_a_stream_without_a_reply_and_a_bug_are_failures() -> None:
+    result, stage = await ran(TextChunk(text="half"))
+    (row,) = stage.of(ModelRequested)
+    assert (row.ended, row.error, result.ended_by) == ("failed", "stream", "model_error")
+    result, stage = await ran(ZeroDivisionError("mine"))
+    (row,) = stage.of(ModelRequested)
+    assert (row.ended, row.error, result.ended_by) == ("failed", "ZeroDivisionError", "internal_error")

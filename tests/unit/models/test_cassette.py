@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +30,14 @@ from kinfold.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Unattributed,
     Usage,
 )
 from kinfold.models.base import ModelEvent, ModelRequest, Reply, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.cassette import RecordingModel, ReplayModel, Writer
 from kinfold.models.cassette_compare import RULES, lines_of
-from kinfold.models.cassette_file import hidden, hidden_request, read
+from kinfold.models.cassette_file import KEY_SHAPES, hidden, hidden_request, read
 from kinfold.models.pricing import cost_usd
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.models.windows import window_of
@@ -501,3 +503,64 @@ async def test_a_recording_replaces_nothing_and_one_that_fails_leaves_nothing(
     monkeypatch.undo()
     assert sorted(found.name for found in tmp_path.iterdir()) == ["a.cassette"]
     assert path.read_text() == "mine"
+
+
+BASE = {
+    "system": [], "messages": [], "tools": None, "run_kind": "main", "label": None, "subagent_type": None,
+    "purpose": "step", "step": 1,
+}  # fmt: skip
+
+
+def written(path: Path, *lines: dict[str, Any]) -> Path:
+    """A cassette made by hand, its digest right."""
+    data = b"".join(
+        json.dumps(line).encode() + b"\n" for line in ({"format": "kinfold-cassette", "version": 1}, *lines)
+    )
+    end = {"exchanges": sum("exchange" in line for line in lines), "sha256": hashlib.sha256(data).hexdigest()}
+    path.write_bytes(data + json.dumps({"end": end}).encode() + b"\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"exchange": 1, "model": "m", "request": BASE, "stream": ["x"]},
+        {"exchange": 1, "model": "m", "request": {"system": 5}, "stream": [{"left": True}]},
+        {"exchange": 1, "model": "m", "request": [], "stream": [{"left": True}]},
+        {"exchange": 1, "model": "m", "request": BASE, "stream": []},
+        {"exchange": 1, "model": "m", "request": BASE, "stream": {"left": True}},
+    ],
+)
+def test_a_cassette_written_by_hand_that_makes_no_sense_is_refused_with_a_hint(tmp_path: Path, line: Any) -> None:
+    with pytest.raises(ConfigError, match="makes no sense") as caught:
+        ReplayModel(written(tmp_path / "c", line))
+    assert "record it again" in caught.value.hint
+
+
+def test_what_a_request_leaves_out_has_its_default_when_it_is_read(tmp_path: Path) -> None:
+    short = {name: value for name, value in BASE.items() if name in ("system", "messages", "tools")}
+    twice = [{"exchange": 1, "model": "m", "request": short, "stream": [{"left": True}]} for _ in range(2)]
+    assert len(ReplayModel(written(tmp_path / "c", *twice)).unasked) == 2
+
+
+def test_a_hostile_text_is_looked_through_for_keys_in_no_time() -> None:
+    for text in ("-eyJ" * 250_000, " eyJ" * 250_000, "eyJ" + "a." * 500_000, "-----BEGIN PRIVATE KEY-----\n" * 40_000):
+        began = time.monotonic()
+        KEY_SHAPES.sub("", text)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"raw": True}},
+        {"type": "object", "default": {"raw": "x", "type": "sk-ant-" + "a" * 30}},
+    ],
+)
+def test_a_tools_schema_may_use_the_words_of_the_format(tmp_path: Path, schema: dict[str, Any]) -> None:
+    tape = Writer(tmp_path / "c")
+    tape.add(
+        "m", ModelRequest(system=(), messages=(), tools=(ToolSpec(name="x", description="d", input_schema=schema),)), []
+    )
+    assert tape.close() is None
+    assert "sk-ant-" not in (tmp_path / "c").read_text()

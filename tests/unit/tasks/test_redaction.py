@@ -124,3 +124,17 @@ async def test_what_was_held_back_comes_before_the_event_that_ends_it() -> None:
         ("run_ended", ""),
         ("task_ended", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "shown"),
+    [
+        (["hunter2-hunter2"], "x [… 9 bytes] hunter2-hunter2 tail", "x [… 9 bytes] [secret] tail"),
+        (["AKxyzabcd", "abcdEFGH12345"], "[… 9 bytes]abcdEFGH12345 z", "[… 9 bytes][secret] z"),
+        (["AKxyzabcd"], "[… 9 bytes]zabcd z", "[… 9 bytes][secret] z"),
+    ],
+)
+def test_a_whole_secret_behind_a_cut_is_hidden_whole_though_it_begins_like_ones_end(
+    secrets: list[str], text: str, shown: str
+) -> None:
+    assert Redaction(secrets).whole(text) == shown

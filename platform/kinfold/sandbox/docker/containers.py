@@ -118,7 +118,7 @@ class Containers:
         container = await self.check_alive(record.id, record.handle)
         if not record.parts:
             raise SandboxLost(
-                f"sandbox {record.id} was never ready: nothing is noted of how its container was made",
+                f"sandbox {record.id} was never ready, or is an older kinfold's: how it was made is not noted",
                 hint=f"`kinfold sandbox destroy {record.name or record.id}`",
             )
         changed = sameness.changed_parts(record.parts, container.parts)

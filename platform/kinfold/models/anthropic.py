@@ -88,7 +88,7 @@ class AnthropicModel:
                     failure, failed = error.failure, attempts.number
                     delay = attempts.delay_after(error)
                     if failure.kind in LIMITED:
-                        waited_until = gate.refused(delay)
+                        waited_until = max(waited_until, gate.refused(delay))
                 yield RetryNotice(
                     attempt=failed,
                     delay=delay,

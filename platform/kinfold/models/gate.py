@@ -56,10 +56,10 @@ class Gate:
 
     @asynccontextmanager
     async def turn(self, sleep: Callable[[float], Awaitable[object]], *, waited_until: float) -> AsyncIterator[None]:
-        """Go through, as soon as there is room; `waited_until`: the closing that this request has sat out already."""
+        """Go through, as soon as there is room; `waited_until`: a closing up to then was sat out already."""
         while True:
             wait = self._opens_at - anyio.current_time()
-            if wait > 0 and self._opens_at != waited_until:
+            if wait > 0 and self._opens_at > waited_until:
                 waited_until = self._opens_at
                 await sleep(wait)
             elif self._inside >= self.width:
@@ -74,13 +74,13 @@ class Gate:
             self._tell()
 
     def refused(self, delay: float) -> float:
-        """Somebody was told to come back in `delay` seconds; gives until when the gate is closed."""
+        """Somebody comes back in `delay` seconds; gives until when that is, which the gate may be closed beyond."""
         now = anyio.current_time()
         if now - self._shrunk_at >= _ROUND:
             self._shrunk_at = now
             self._width = max(1.0, min(self._width, self._inside + 1.0) / 2)
         self._close(now + delay)
-        return self._opens_at
+        return now + delay
 
     def answered(self, headers: Mapping[str, str]) -> None:
         """The service took a request, and said how much is left of what it allows."""

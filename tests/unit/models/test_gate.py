@@ -75,6 +75,15 @@ async def test_what_one_is_refused_its_siblings_wait_out_and_only_once() -> None
         assert 29 < wait <= 30
 
 
+async def test_whoever_is_refused_with_a_short_wait_sits_out_the_longer_one_of_a_sibling_too() -> None:
+    gate, clock = Gate(), Clock()
+    gate.refused(30.0)
+    until = gate.refused(0.5)
+    async with gate.turn(clock.sleep, waited_until=until):
+        (wait,) = clock.waits
+        assert 29 < wait <= 30
+
+
 async def test_a_refusal_halves_how_many_go_at_once_and_answers_widen_it_again() -> None:
     gate = Gate()
     assert gate.width == WIDEST

@@ -46,6 +46,8 @@ class Gate:
         self._opens_at = 0.0
         self._width = float(WIDEST)
         self._inside = 0
+        self._peak = 0
+        """The most that were inside since the last refusal: a stream that is refused later has long left."""
         self._shrunk_at = -_ROUND
         self._changed = anyio.Event()
 
@@ -67,6 +69,7 @@ class Gate:
             else:
                 break
         self._inside += 1
+        self._peak = max(self._peak, self._inside)
         try:
             yield
         finally:
@@ -78,7 +81,8 @@ class Gate:
         now = anyio.current_time()
         if now - self._shrunk_at >= _ROUND:
             self._shrunk_at = now
-            self._width = max(1.0, min(self._width, self._inside + 1.0) / 2)
+            self._width = max(1.0, min(self._width, float(self._peak)) / 2)
+            self._peak = self._inside
         self._close(now + delay)
         return now + delay
 

@@ -505,7 +505,7 @@ async def test_a_recording_replaces_nothing_and_one_that_fails_leaves_nothing(
     assert path.read_text() == "mine"
 
 
-BASE = {
+BASE: dict[str, Any] = {
     "system": [], "messages": [], "tools": None, "run_kind": "main", "label": None, "subagent_type": None,
     "purpose": "step", "step": 1,
 }  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
+from kinfold.agent import keeping
 from kinfold.agent.instructions import words
 from kinfold.agent.run import Run
 from kinfold.messages import Message, ToolCall, ToolResult
@@ -115,5 +116,7 @@ async def _run_one(run: Run, board: Board, place: int, *, failed_siblings: int =
     if tool is not None and tool.compact is not None and isinstance(outcome, ToolOutcome):
         run.kept[call.id] = tool.compact(outcome)
     board.put(place, ToolOutcome.of(outcome.summary) if isinstance(outcome, Completion) else outcome)
+    if not isinstance(outcome, Completion):  # a completion is worth nothing as text: the call is made once more
+        await keeping.answered(run, board.answers[place])
     run.context.lifeline.progress()
     return outcome

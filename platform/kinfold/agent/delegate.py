@@ -10,6 +10,7 @@ import anyio
 
 from kinfold.agent.blind_spot import missing_constraints
 from kinfold.agent.context import RuntimeContext, kickoff
+from kinfold.agent.kept import Journal
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
@@ -51,6 +52,7 @@ class DelegationConfig:
     heartbeat: float = HEARTBEAT
     chunk_timeout: float = CHUNK_TIMEOUT
     writers: Writers = field(default_factory=Writers)
+    journal: Journal | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,6 +223,7 @@ class Delegation:
             extra_tools=self._config.extra_tools,
             chunk_timeout=self._config.chunk_timeout,
             writers=self._config.writers,
+            journal=self._config.journal,
             purse=child.purse,
         )
         asked = LoopInput(

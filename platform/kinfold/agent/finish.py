@@ -43,6 +43,7 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
     if run.purse.exhausted:
         return Ending(ended_by=ended_by)
     run.context.reminders.append(words("finalise").format(reason=_REASONS[ended_by]))
+    run.open = None  # nothing more of it is settled
     run.state.complete_refused = run.state.outputs_refused = (
         True  # there is no second try: what is claimed is accepted, with a warning
     )

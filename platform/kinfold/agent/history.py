@@ -10,13 +10,24 @@ from kinfold.messages import Block, Message, TextBlock, ToolResult
 class History:
     """The messages so far. A reply with tool calls enters together with all its results, in call order."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], *, kept: int = 0) -> None:
+        """`kept`: so many of them are kept elsewhere already."""
         self._messages = list(messages)
+        self._kept = kept
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What a request sends."""
         return tuple(self._messages)
+
+    @property
+    def unkept(self) -> tuple[int, tuple[Message, ...]]:
+        """How many messages at the beginning are kept elsewhere as they are, and those behind them."""
+        return self._kept, tuple(self._messages[self._kept :])
+
+    def kept(self, length: int) -> None:
+        """So many messages at the beginning are kept elsewhere now."""
+        self._kept = length
 
     def add_turn(self, reply: Message) -> None:
         """Append a reply without tool calls; one that says nothing at all leaves no trace."""
@@ -46,6 +57,8 @@ class History:
             answers = [block.tool_use_id for block in after.content if isinstance(block, ToolResult)] if after else []
             if calls != answers:
                 raise ValueError(f"tool calls {calls} would be answered as {answers}")
+        same = next((at for at, (a, b) in enumerate(zip(self._messages, messages, strict=False)) if a != b), None)
+        self._kept = min(self._kept, len(messages), len(self._messages) if same is None else same)
         self._messages = list(messages)
 
     def say(self, text: str) -> None:
@@ -58,6 +71,7 @@ class History:
             self.say(text)
             return
         last = self._messages[-1]
+        self._kept = min(self._kept, len(self._messages) - 1)
         self._messages[-1] = Message(role="user", content=(*last.content, TextBlock(text=text)))
 
 

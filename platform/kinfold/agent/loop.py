@@ -7,6 +7,7 @@ import posixpath
 
 import anyio
 
+from kinfold.agent import keeping
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.finish import FINALISED, close, finalise
 from kinfold.agent.instructions import words
@@ -89,6 +90,7 @@ async def _steps(run: Run) -> Ending:
         ending = await settle(run, await ask(run))
         if ending is not None:
             return ending
+        await keeping.step_ended(run)
 
 
 async def _prepare(run: Run) -> None:
@@ -101,6 +103,7 @@ async def _prepare(run: Run) -> None:
         if run.state.snapshot.truncated:
             await run.warn("snapshot_truncated", "the workspace has too many files to tell what this run changes")
     run.env = {"TZ": run.context.timezone, "TMPDIR": await _own_tmpdir(run)}
+    await keeping.step_ended(run)
 
 
 async def _own_tmpdir(run: Run) -> str:

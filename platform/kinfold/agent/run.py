@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.history import History
+from kinfold.agent.kept import Journal, OpenStep
 from kinfold.agent.limits import Purse
 from kinfold.definitions.definition import FORBIDDEN_IN_SUBAGENTS, StopCondition, SubagentDefinition
 from kinfold.events import EventBase, Warned
@@ -67,6 +70,8 @@ class LoopConfig:
     """The record of the task that this run belongs to."""
     task_extras: bool = False
     """Whether the `task` tool takes `expected_outputs`, which the seed's schema does not know."""
+    journal: Journal | None = None
+    """Where each step is kept before the next begins; None: nowhere."""
     purse: Purse | None = None
     """The purse that pays, made by whoever also charges others to it; None: a new one with `budget`."""
 
@@ -160,6 +165,10 @@ class Run:
     compacted_to: int = 0
     """Estimated tokens that the last compaction left."""
     pauses: int = 0
+    open: OpenStep | None = None
+    """The reply that is being settled."""
+    keeping: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a step is kept."""
 
     @classmethod
     def begin(cls, context: RuntimeContext, config: LoopConfig, input: LoopInput) -> Run:

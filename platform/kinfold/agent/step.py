@@ -6,6 +6,7 @@ import logging
 from contextlib import aclosing
 from typing import get_args
 
+from kinfold.agent import keeping
 from kinfold.agent.asking import request_of
 from kinfold.agent.calls import refuse_calls, run_calls
 from kinfold.agent.compaction import calibrate, make_room, make_room_now
@@ -49,6 +50,8 @@ async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "s
     calibrate(run, estimate.request_tokens(request), reply)
     lifeline.progress()
     run.remember(reply.message.text)
+    if purpose == "step":
+        await keeping.reply_came(run, reply)
     return reply
 
 

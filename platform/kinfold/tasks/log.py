@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 
+from kinfold.agent.kept import StepRecord
 from kinfold.errors import StoreError
 from kinfold.events import (
     EVENT,
@@ -205,9 +206,9 @@ def _ends(event: EventBase, stream: _Stream) -> bool:
 
 @functools.cache
 def _own_words() -> frozenset[str]:
-    """The names and fixed values of the events' fields, without which an event is none."""
+    """The names and fixed values of the events' and the steps' fields, without which one is none."""
     words: set[str] = set()
-    rest: list[Any] = [EVENT.json_schema()]
+    rest: list[Any] = [EVENT.json_schema(), StepRecord.model_json_schema()]
     while rest:
         match rest.pop():
             case dict() as node:

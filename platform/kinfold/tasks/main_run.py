@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.delegate import SLOTS, Delegation, DelegationConfig
+from kinfold.agent.kept import Journal
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
@@ -20,8 +21,11 @@ from kinfold.tools.writers import Writers
 class MainRun:
     """One main run in an open sandbox; it borrows the sandbox and writes to the task's log."""
 
-    def __init__(self, plan: Plan, *, task_id: str, limits: RunLimits, sandbox: Sandbox, log: EventLog) -> None:
+    def __init__(
+        self, plan: Plan, *, task_id: str, limits: RunLimits, sandbox: Sandbox, log: EventLog, journal: Journal
+    ) -> None:
         self._plan = plan
+        self._journal = journal
         self._limits = limits
         self._purse = Purse(limit=limits.budget)
         self._context = RuntimeContext(
@@ -42,6 +46,7 @@ class MainRun:
             user_turns=(plan.prompt,),
             append_constraints=plan.append_constraints,
             writers=self._writers,
+            journal=journal,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 
@@ -58,6 +63,7 @@ class MainRun:
             extra_tools=plan.tools,
             writers=self._writers,
             task_extras=plan.task_extras,
+            journal=self._journal,
             purse=self._purse,
         )
         asked = LoopInput(

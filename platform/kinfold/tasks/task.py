@@ -28,12 +28,14 @@ from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
+from kinfold.tasks.journal import StoreJournal
 from kinfold.tasks.log import EventLog
 from kinfold.tasks.main_run import MainRun
 from kinfold.tasks.opening import create_apart
 from kinfold.tasks.out import Copied, OutDirectory
 from kinfold.tasks.plan import Plan, StrPath, make_plan
 from kinfold.tasks.result import RunLimits, TaskResult
+from kinfold.tasks.setup import setup_of
 from kinfold.tasks.signals import interrupted_by_sigterm
 from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.sandboxes import all_records
@@ -106,6 +108,7 @@ class ParentTask:
             workspace=workspace, user_id=user_id, timezone=timezone, people=people,
             task_extras=task_extras, append_constraints=append_constraints,
         )  # fmt: skip
+        self._model = model
         self._limits = limits or RunLimits()
         self._out_path = out
         self._record_path = record
@@ -158,7 +161,10 @@ class ParentTask:
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             await self._announce(plan.prompt, plan.model.name)
-            self._main = MainRun(plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log)
+            journal = StoreJournal(self.id, self._tasks, self._log)
+            self._main = MainRun(
+                plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log, journal=journal
+            )
             self._group.start_soon(self._work, self._main, plan)
         if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
@@ -270,7 +276,10 @@ class ParentTask:
         self._stack.push_async_callback(self._store.aclose)
         events = EventLog(self._keep_events, secrets=_secrets(plan.spec))
         prompt = events.hidden(plan.prompt)
-        await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name)
+        out = None if self._out_path is None else Path(self._out_path)
+        recorded = self._tape is not None
+        setup = setup_of(plan, model=self._model, limits=self._limits, out=out, recorded=recorded).model_dump_json()
+        await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name, setup=setup)
         writing = anyio.CancelScope()
 
         async def write_behind() -> None:

@@ -92,14 +92,15 @@ steps = Table(
     metadata,
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("step", Integer, nullable=False),
-    Column("messages", Text, nullable=False),  # JSON list of the `Message`s that this step added to the history
+    Column("messages", Text, nullable=False),  # JSON list of the `Message`s behind those that stand from before
     Column("usage", Text, nullable=False),  # JSON of the run's `Usage` after it
-    Column("state", Text),  # JSON: todos, file versions and whatever else the run's context holds
+    Column("state", Text),  # JSON of the rest of a `StepRecord`: what the run knows, which calls are answered
     Column("finished_at", Float, nullable=False),
     PrimaryKeyConstraint("run_id", "step"),
     sqlite_with_rowid=False,
 )
-"""One row a finished step, written before the next begins. Step 0 is the history that the run began with."""
+"""One row a step: when its reply has come, again with each answer, and finished before the next begins. Step 0 is the
+history that the run began with."""
 
 model_requests = Table(
     "model_requests",

@@ -53,8 +53,8 @@ class StoredTasks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def begin(self, task_id: str, *, user_id: str, prompt: str, model: str) -> None:
-        """Before anything of the task exists."""
+    async def begin(self, task_id: str, *, user_id: str, prompt: str, model: str, setup: str | None = None) -> None:
+        """Before anything of the task exists. `setup`: JSON of what a resume needs."""
         from kinfold.tasks.store.tables import tasks
 
         row = {
@@ -66,6 +66,7 @@ class StoredTasks:
             "sandbox_id": "",
             "status": "running",
             "owner": Owner.current().model_dump_json(),
+            "setup": setup,
             "created_at": time.time(),
         }
         async with (await self._store.database()).writing() as connection:
@@ -98,9 +99,31 @@ class StoredTasks:
                 elif isinstance(event, ModelRequested):
                     await _note_request(connection, event)
 
+    async def keep_step(self, run_id: str, record: dict[str, Any]) -> None:
+        """A step of a run whose beginning is kept, in place of what was kept of the same step; JSON data."""
+        from kinfold.tasks.store.tables import steps
+
+        rest = {name: value for name, value in record.items() if name not in ("step", "messages", "usage")}
+        row = {
+            "run_id": run_id,
+            "step": record["step"],
+            "messages": json.dumps(record["messages"]),
+            "usage": json.dumps(record["usage"]),
+            "state": json.dumps(rest),
+            "finished_at": time.time(),
+        }
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(steps.insert().prefix_with("OR REPLACE").values(row))
+
     async def end(self, task_id: str, *, status: str, ended_by: str, result: dict[str, Any]) -> None:
-        """Its result."""
-        await self._update(task_id, status=status, ended_by=ended_by, result=json.dumps(result), ended_at=time.time())
+        """Its result. Nobody resumes it any more: its steps go."""
+        from kinfold.tasks.store.tables import runs, steps, tasks
+
+        values = {"status": status, "ended_by": ended_by, "result": json.dumps(result), "ended_at": time.time()}
+        its_runs = runs.select().with_only_columns(runs.c.id).where(runs.c.task_id == task_id)
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(tasks.update().where(tasks.c.id == task_id).values(_safe(values)))
+            await connection.execute(steps.delete().where(steps.c.run_id.in_(its_runs)))
 
     async def list(self, *, user_id: str | None = None, limit: int = 50) -> builtins.list[StoredTask]:
         """The newest first."""
@@ -135,6 +158,20 @@ class StoredTasks:
         async with (await self._store.database()).reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [json.loads(row["event"]) for row in rows]
+
+    async def steps(self, task_id: str) -> builtins.list[tuple[str, dict[str, Any]]]:
+        """What `keep_step` kept, each with its run's id; the oldest run first, each run's in order."""
+        from kinfold.tasks.store.tables import runs, steps
+
+        query = (
+            steps.select()
+            .join(runs, runs.c.id == steps.c.run_id)
+            .where(runs.c.task_id == task_id)
+            .order_by(runs.c.started_at, runs.c.id, steps.c.step)
+        )
+        async with (await self._store.database()).reading() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [(row["run_id"], _step(dict(row))) for row in rows]
 
     async def export(self, task_id: str) -> dict[str, Any]:
         """All that is kept of it, as one JSON document: `task`, `runs`, `events`, `modelRequests`."""
@@ -202,6 +239,13 @@ async def _note_request(connection: AsyncConnection, event: ModelRequested) -> N
         "ended_at": ended,
     }
     await connection.execute(model_requests.insert().prefix_with("OR IGNORE").values(_safe(row)))
+
+
+def _step(row: dict[str, Any]) -> dict[str, Any]:
+    rest: dict[str, Any] = json.loads(row["state"] or "{}")
+    return {
+        **rest, "step": row["step"], "messages": json.loads(row["messages"]), "usage": json.loads(row["usage"]),
+    }  # fmt: skip
 
 
 def _moment(event: EventBase) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -30,19 +32,26 @@ app.add_typer(agents_app, name="agents")
 
 def run_app() -> None:
     """Run the command line; the process ends with the exit code of design §6."""
-    _spare_groups(sys.argv[1:])
     try:
-        app()
+        with _groups_spared(sys.argv[1:]):
+            app()
     except Exception as error:  # noqa: BLE001 - an expected error becomes two lines, a bug is raised again
         exit_with(error)
 
 
-def _spare_groups(words: list[str]) -> None:
+@contextmanager
+def _groups_spared(words: list[str]) -> Iterator[None]:
     """Typer builds every command's options before it looks at the line: spare it those of groups that are not named."""
     named = next((word for word in words if not word.startswith("-")), None)
-    for group in app.registered_groups:
-        if group.name != named and group.typer_instance is not None:
-            group.typer_instance.registered_commands = []
+    spared = [group.typer_instance for group in app.registered_groups if group.name != named and group.typer_instance]
+    kept = [group.registered_commands for group in spared]
+    for group in spared:
+        group.registered_commands = []
+    try:
+        yield
+    finally:
+        for group, commands in zip(spared, kept, strict=True):
+            group.registered_commands = commands
 
 
 @app.command()

@@ -53,8 +53,8 @@ async def test_signals_at_everybody_end_only_their_own_and_leave_the_supervisor_
             hit = await box.exec(["true"], timeout=0.3, grace=0)
             assert hit.ended_by in ("exited", "signalled", "timed_out")
             assert hit.survivors == 0
-        [ended] = await box.end("spin", grace=0)
-        assert ended.survivors == 0
+        ended = await box.end("spin", grace=0)  # of nobody, where the three have ended each other on two processors
+        assert [one.survivors for one in ended] in ([0], [])
         assert (await spinning.wait()).ended_by in ("cancelled", "signalled")
         assert (await box.exec(["true"], timeout=5)).exit_code == 0
 

@@ -86,6 +86,8 @@ class AnthropicModel:
                     if self._was_refused_forcing(request, error):
                         continue
                     failure, failed = error.failure, attempts.number
+                    if failure.kind in LIMITED:  # told first, for this may be the last attempt: the siblings go on
+                        gate.refused(failure.retry_after or 0.0)
                     delay = attempts.delay_after(error)
                     if failure.kind in LIMITED:
                         waited_until = max(waited_until, gate.refused(delay))

@@ -83,7 +83,7 @@ class Gate:
             self._shrunk_at = now
             self._width = max(1.0, min(self._width, float(self._peak)) / 2)
             self._peak = self._inside
-        self._close(now + delay)
+        self._close(now + min(delay, _LONGEST))
         return now + delay
 
     def answered(self, headers: Mapping[str, str]) -> None:

@@ -38,8 +38,9 @@ async def test_a_replay_has_people_to_ask_where_the_recorded_run_had(tmp_path: P
     path = tmp_path / "a.cassette"
     common: Any = {"provider": MemoryProvider(), "model": ScriptedModel(lambda request: ScriptedReply(text="done"))}
     live = await run("x", record=path, people=People(answer=policy.load("default")) if asking else None, **common)
-    for answers in (None, "default"):  # without a terminal
-        people = people_of(RunOptions(prompt="x", replay=path, answers=answers), contextlib.nullcontext)
+    by_name: dict[str, Any] = {"flags": {"model": f"cassette:{path}"}}
+    for more in ({"replay": path}, {"replay": path, "answers": "default"}, by_name):  # without a terminal
+        people = people_of(RunOptions(prompt="x", **more), contextlib.nullcontext)
         assert (people is not None) is asking
         again = await run("x", **{**common, "model": f"cassette:{path}"}, people=people)
         assert (again.summary, again.error) == (live.summary, None)

@@ -16,6 +16,7 @@ from tests.unit.tasks.house import MemoryProvider
 from kinfold.agent.ledger import Ledger, ledger_of
 from kinfold.cli.ledger import ledger_command
 from kinfold.definitions import SubagentDefinition
+from kinfold.events import ModelRequested, RunStarted
 from kinfold.messages import Usage
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
@@ -140,3 +141,23 @@ def test_the_cache_hit_rate_is_the_share_of_what_was_sent() -> None:
     usage = Usage(input_tokens=10, cache_creation_tokens=20, cache_read_tokens=70, output_tokens=500)
     assert usage.cache_hit_rate == 0.7
     assert Usage(output_tokens=5).cache_hit_rate == 0.0
+
+
+def test_what_a_summary_replaced_is_carried_no_longer() -> None:
+    main: dict[str, Any] = {"task_id": "task_1", "run_id": "run_main", "model": "m", "ended": "ok"}
+    delegated = RunStarted(
+        task_id="task_1", run_id="run_1", parent_run_id="run_main", tool_call_id="call_1", kind="subagent", model="m",
+        max_steps=5, label="dig",
+    )  # fmt: skip
+    ledger = ledger_of(
+        [
+            ModelRequested(seq=1, step=1, **main),
+            delegated,
+            ModelRequested(seq=5, step=2, results={"call_1": 100}, **main),
+            ModelRequested(seq=6, step=3, **main),
+            ModelRequested(seq=7, step=4, purpose="compaction", **main),
+            ModelRequested(seq=8, step=4, **main),
+        ]
+    )
+    (cost,) = ledger.delegations
+    assert (cost.added, cost.rent) == (100, 200)

@@ -61,6 +61,14 @@ async def test_a_recording_that_fails_is_a_warning_and_no_end_of_the_task(
     assert not list(tmp_path.glob("*cassette*"))
 
 
+async def test_a_replay_is_not_recorded_again(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.cassette", tmp_path / "b.cassette"
+    await record(path)
+    with pytest.raises(ConfigError, match="a replay is not recorded"):
+        await run("do it", model=f"cassette:{path}", provider=MemoryProvider(), record=other)
+    assert list(tmp_path.glob("b.cassette*")) == []
+
+
 async def test_a_task_that_never_began_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no sandbox"):
         await run(

@@ -56,7 +56,7 @@ test-slow: ## The slow tests: soaks, floods, all images
 	@KINFOLD_REQUIRE_DOCKER=1 $(PYTEST) -m slow --timeout=900 $(PYTEST_ARGS)
 
 images: ## Build every sandbox image
-	@bash scripts/setup python engine
+	@bash scripts/setup
 	@.venv/bin/kinfold images build base python node
 
 bench: ## Measure the bars and write scripts/bench/results; BENCH="loop delegation" for some of the sets

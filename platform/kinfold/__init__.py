@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kinfold.messages import Artifact, SkippedPath, SubagentRecord, TaskOutput, Usage
     from kinfold.sandbox.base import Limits, SandboxSpec
     from kinfold.tasks.result import RunLimits, TaskResult
+    from kinfold.tasks.resume import ResumedTask, resume
     from kinfold.tasks.run import run, run_sync
     from kinfold.tasks.task import ParentTask
     from kinfold.tools.base import Tool, ToolContext, ToolOutcome
@@ -50,6 +51,7 @@ _HOME = {
     "kinfold.messages": ("Artifact", "SkippedPath", "SubagentRecord", "TaskOutput", "Usage"),
     "kinfold.sandbox.base": ("Limits", "SandboxSpec"),
     "kinfold.tasks.result": ("RunLimits", "TaskResult"),
+    "kinfold.tasks.resume": ("ResumedTask", "resume"),
     "kinfold.tasks.run": ("run", "run_sync"),
     "kinfold.tasks.task": ("ParentTask",),
     "kinfold.tools.base": ("Tool", "ToolContext", "ToolOutcome"),
@@ -73,6 +75,7 @@ __all__ = [
     "ParentTask",
     "PathError",
     "People",
+    "ResumedTask",
     "RunLimits",
     "SandboxError",
     "SandboxLost",
@@ -92,6 +95,7 @@ __all__ = [
     "Usage",
     "__version__",
     "has_tool_call",
+    "resume",
     "run",
     "run_sync",
     "text_matches",

@@ -22,6 +22,8 @@ from kinfold.errors import ConfigError
 
 FILE_NAME = "kinfold.toml"
 STATE_VARIABLE = "KINFOLD_STATE"
+RESUME_TTL = 3600.0
+"""Seconds that a task's sandbox waits for a resume, where nothing else is said."""
 TABLES = ("tiers", "users")
 """What only the file can set."""
 
@@ -98,6 +100,8 @@ class Settings(BaseModel):
     """A file or directory of definitions, `store`, or `none`; None: the shipped ones."""
     engine_host: str | None = None
     """The container engine's address (`unix://…`, `tcp://…`); None: as the engine's own client finds it."""
+    resume_ttl: float = Field(default=RESUME_TTL, ge=0, allow_inf_nan=False)
+    """Seconds that the sandbox of a killed task waits for `kinfold resume`; 0: it is reaped at once."""
     timezone: str = "UTC"
     tier: str | None = None
     """Whose limits hold; None: what `users` says of `user_id`, else none."""

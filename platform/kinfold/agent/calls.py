@@ -7,6 +7,7 @@ alone. The loop knows no tool by its key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -35,6 +36,11 @@ class Board:
             tool_use_id=self.calls[place].id, content=outcome.content, is_error=outcome.is_error
         )
 
+    def take(self, answers: Sequence[ToolResult]) -> None:
+        """Those that were given before the process died that ran the calls."""
+        given = {answer.tool_use_id: answer for answer in answers}
+        self.answers = {place: given[call.id] for place, call in enumerate(self.calls) if call.id in given}
+
     def results(self) -> list[ToolResult]:
         """One answer per call, in call order; a call that never answered says so."""
         missing = ToolOutcome.of(words("unanswered"), is_error=True)
@@ -47,13 +53,14 @@ class Board:
 async def run_calls(run: Run, reply: Message) -> Completion | None:
     """Run all calls of a reply and put it with its results into the history; the completion, where one was accepted."""
     board = Board(reply.tool_calls)
+    board.take(run.open.answers if run.open is not None else ())
     run.context.lifeline.patience(max(run.config.tool_patience, run.config.chunk_timeout))
     try:
         finals = [place for place, call in enumerate(board.calls) if _is_final(run, call)]
         await _run_ordinary(run, board, skip=finals)
         for place in finals[:-1]:
             board.put(place, ToolOutcome.of(words("superseded"), is_error=True))
-        return await _run_final(run, board, finals[-1]) if finals else None
+        return await _run_final(run, board, finals[-1]) if finals and finals[-1] not in board.answers else None
     finally:  # also when the run is ended meanwhile: a call without its answer would poison the history
         run.history.add_exchange(reply, board.results())
 
@@ -82,22 +89,24 @@ def _is_final(run: Run, call: ToolCall) -> bool:
 async def _run_ordinary(run: Run, board: Board, *, skip: list[int]) -> None:
     async with anyio.create_task_group() as group:
 
-        async def guarded(place: int) -> None:
+        async def guarded(place: int, recover: bool) -> None:
             try:
-                await _run_one(run, board, place)
+                await _run_one(run, board, place, recover=recover)
             except Exception as error:  # noqa: BLE001 - kept and raised below, outside of the task group
                 board.fault = board.fault or error
                 group.cancel_scope.cancel()
 
+        recover = run.resuming
         for place, call in enumerate(board.calls):
             tool = run.tools.get(call.name)
-            if place in skip:
+            if place in skip or place in board.answers:
                 continue
             if tool is not None and tool.parallel:
-                group.start_soon(guarded, place)
+                group.start_soon(guarded, place, recover)
                 await anyio.lowlevel.checkpoint()  # it takes its first step before any later call does
             else:
-                await guarded(place)
+                await guarded(place, recover)
+                recover = False  # what follows it had not begun when the process died
     if board.fault is not None:
         raise board.fault
 
@@ -108,15 +117,20 @@ async def _run_final(run: Run, board: Board, place: int) -> Completion | None:
     return outcome if isinstance(outcome, Completion) else None
 
 
-async def _run_one(run: Run, board: Board, place: int, *, failed_siblings: int = 0) -> ToolOutcome | Completion:
+async def _run_one(
+    run: Run, board: Board, place: int, *, failed_siblings: int = 0, recover: bool = False
+) -> ToolOutcome | Completion:
     call = board.calls[place]
     context = run.tool_context(call.id, failed_siblings=failed_siblings)
-    outcome = await registry.dispatch(run.tools, call, context)
+    outcome = await registry.dispatch(run.tools, call, context, recover=recover)
+    if outcome is registry.INTERRUPTED:
+        message = f"{call.name} ({call.id}) was under way when the process died; what it did is not known"
+        await run.warn("interrupted_call", message)
     tool = run.tools.get(call.name)
     if tool is not None and tool.compact is not None and isinstance(outcome, ToolOutcome):
         run.kept[call.id] = tool.compact(outcome)
     board.put(place, ToolOutcome.of(outcome.summary) if isinstance(outcome, Completion) else outcome)
-    if not isinstance(outcome, Completion):  # a completion is worth nothing as text: the call is made once more
+    if len(board.answers) < len(board.calls):  # with the last one the step ends, which is kept as a whole
         await keeping.answered(run, board.answers[place])
     run.context.lifeline.progress()
     return outcome

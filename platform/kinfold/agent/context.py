@@ -59,10 +59,16 @@ class RuntimeContext(BaseModel):
         return check_timezone(name)
 
     @classmethod
-    def for_subagent(cls, parent: RuntimeContext, *, writer: Emit = discard) -> RuntimeContext:
-        """A fresh context over the parent's sandbox and workspace: the five inherited fields, nothing else."""
+    def for_subagent(
+        cls, parent: RuntimeContext, *, writer: Emit = discard, run_id: str | None = None
+    ) -> RuntimeContext:
+        """A fresh context over the parent's sandbox and workspace: the five inherited fields, nothing else.
+
+        `run_id`: of a run that another process began.
+        """
         inherited = {name: getattr(parent, name) for name in INHERITED}
-        return cls.model_validate({**inherited, "writer": writer, "lifeline": Lifeline(above=parent.lifeline)})
+        own = {"run_id": run_id or new_run_id(), "writer": writer, "lifeline": Lifeline(above=parent.lifeline)}
+        return cls.model_validate({**inherited, **own})
 
 
 def kickoff(prompt: str, timezone: str) -> Message:

@@ -13,6 +13,7 @@ from kinfold.agent.context import RuntimeContext, kickoff
 from kinfold.agent.kept import Journal
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
+from kinfold.agent.past import Past, PastRun
 from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
 from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
@@ -53,6 +54,8 @@ class DelegationConfig:
     chunk_timeout: float = CHUNK_TIMEOUT
     writers: Writers = field(default_factory=Writers)
     journal: Journal | None = None
+    past: Past = field(default_factory=Past)
+    """What another process did of this task before it died."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class _Child:
     definition: SubagentDefinition
     model: Model
     purse: Purse
+    past: PastRun | None = None
     context: RuntimeContext = field(init=False)
     started_at: str = field(default_factory=timestamp)
 
@@ -77,7 +81,8 @@ class Delegation:
         self._definitions = {definition.type: definition for definition in config.definitions}
         self._slots = anyio.Semaphore(config.slots)
         self._running = 0
-        self._started = 0
+        self._started = len(config.past.subagents)
+        parent.subagent_records.extend(past.record for past in config.past.subagents if past.ended is not None)
         self._children: dict[str, _Child] = {}
 
     async def spawn(self, request: SpawnRequest) -> TaskOutput:
@@ -87,7 +92,8 @@ class Delegation:
         under the subagent. A failed subagent is a `TaskOutput`; it cancels nobody.
         """
         definition = self._definition(request.subagent_type)
-        if self._started >= self._config.total:
+        past = self._config.past.of_call(request.tool_call_id)
+        if past is None and self._started >= self._config.total:
             raise ToolError(
                 f"all {self._config.total} subagents of this task were started already ({self._running} still run)",
                 hint="do the rest yourself, with what the earlier ones delivered",
@@ -95,9 +101,11 @@ class Delegation:
         lacking = missing_constraints(self._config.user_turns, request.prompt)
         if lacking and self._config.append_constraints:
             request = replace(request, prompt=f"{request.prompt}\n\nThe user also said: {_quoted(lacking)}.")
+        if past is not None and past.ended is not None:
+            return _output(past.result)
         self._refuse_twin(request)
-        self._started += 1
-        child = self._make(request, definition)
+        self._started += past is None
+        child = self._make(request, definition, past)
         self._children[child.context.run_id] = child
         try:
             warning = await self._warn_of(child, lacking)
@@ -148,14 +156,19 @@ class Delegation:
         allowed = "allowed types: " + ", ".join(sorted(self._definitions))
         raise ToolError(f"unknown subagent type {wanted!r}{near}", hint=allowed)
 
-    def _make(self, request: SpawnRequest, definition: SubagentDefinition) -> _Child:
+    def _make(self, request: SpawnRequest, definition: SubagentDefinition, past: PastRun | None) -> _Child:
         child = _Child(
             request=request,
             definition=definition,
             model=self._model_of(definition),
             purse=Purse(limit=definition.budget, above=self._purse),
+            past=past,
         )
-        child.context = RuntimeContext.for_subagent(self._parent, writer=self._relay(child))
+        if past is not None:  # the purse above has it already
+            child.purse.spent, child.purse.unpriced = past.cost, set(past.unpriced)
+        child.context = RuntimeContext.for_subagent(
+            self._parent, writer=self._relay(child), run_id=None if past is None else past.run_id
+        )
         child.context.lifeline.start(timeout=None)  # for the age of what waits; its own clock starts with its run
         return child
 
@@ -236,8 +249,10 @@ class Delegation:
             parent_run_id=self._parent.run_id,
             tool_call_id=request.tool_call_id,
             expected_outputs=request.expected_outputs,
+            past=child.past,
         )
-        child.started_at = timestamp()  # its clock starts when it starts, not when it was asked for
+        # Its clock starts when it starts, not when it was asked for.
+        child.started_at = child.past.started.at if child.past else timestamp()
         return await run_agent_loop(child.context, config, asked)
 
     async def _beat(self, child: _Child) -> None:

@@ -18,13 +18,6 @@ async def reply_came(run: Run, reply: Reply) -> None:
     await _keep(run)
 
 
-async def exec_began(run: Run, call_id: str, exec_id: str) -> None:
-    """A call runs this exec, which goes on in the container whatever becomes of us."""
-    if run.open is not None:
-        run.open = run.open.model_copy(update={"execs": {**run.open.execs, call_id: exec_id}})
-        await _keep(run)
-
-
 async def answered(run: Run, result: ToolResult) -> None:
     """A call has its answer."""
     if run.open is not None:

@@ -67,8 +67,6 @@ class OpenStep(_Kept):
     stop_reason: str
     incomplete: bool = False
     answers: tuple[ToolResult, ...] = ()
-    execs: dict[str, str] = {}
-    """Id of a call → id of the exec that it runs."""
 
 
 class StepRecord(_Kept):

@@ -39,9 +39,10 @@ class Lifeline:
         self.last_progress = 0.0
         """When a block was last completed or a tool last answered."""
 
-    def start(self, *, timeout: float | None) -> None:
-        """Start the wall clock: `timeout` seconds from now, None: no end."""
-        self.started = self.last_progress = anyio.current_time()
+    def start(self, *, timeout: float | None, spent: float = 0.0) -> None:
+        """Start the wall clock: it ends after `timeout` seconds, None: never; `spent` of them are over already."""
+        self.last_progress = anyio.current_time()
+        self.started = self.last_progress - spent
         self._wall = inf if timeout is None else self.started + timeout
 
     @property

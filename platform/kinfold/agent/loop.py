@@ -11,6 +11,7 @@ from kinfold.agent import keeping
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.finish import FINALISED, close, finalise
 from kinfold.agent.instructions import words
+from kinfold.agent.resuming import take_up
 from kinfold.agent.run import Ending, LoopConfig, LoopInput, Run, RunResult
 from kinfold.agent.step import ask, settle
 from kinfold.errors import KinfoldError, LimitExceeded, ModelError, PathError, SandboxError
@@ -36,15 +37,16 @@ async def run_agent_loop(context: RuntimeContext, config: LoopConfig, input: Loo
     passes through after the run has closed itself: its execs are dead and its `run_ended` stands in the log.
     """
     run = Run.begin(context, config, input)
-    context.lifeline.start(timeout=config.timeout)
-    await run.emit(
-        RunStarted,
-        kind=input.kind,
-        definition=input.subagent_type,
-        definition_version=input.definition_version,
-        model=config.model.name,
-        max_steps=config.max_steps,
-    )
+    context.lifeline.start(timeout=config.timeout, spent=_spent(input))
+    if input.past is None:
+        await run.emit(
+            RunStarted,
+            kind=input.kind,
+            definition=input.subagent_type,
+            definition_version=input.definition_version,
+            model=config.model.name,
+            max_steps=config.max_steps,
+        )
     try:
         ending = await _work(run)
         if ending.ended_by in FINALISED:
@@ -55,11 +57,20 @@ async def run_agent_loop(context: RuntimeContext, config: LoopConfig, input: Loo
     return await close(run, ending)
 
 
+def _spent(input: LoopInput) -> float:
+    """Seconds of its wall clock that a run has used up in another process."""
+    return input.past.last.memory.elapsed if input.past is not None and input.past.last is not None else 0.0
+
+
 async def _work(run: Run) -> Ending:
     """All steps, until the run ends itself or its lifeline does."""
     with run.context.lifeline.alive() as verdict:
         try:
-            await _prepare(run)
+            past = run.input.past
+            if past is None or past.last is None:
+                await _prepare(run)
+            elif (ending := await take_up(run, past, past.last)) is not None:
+                return ending
             return await _steps(run)
         except Exception as error:  # noqa: BLE001 - becomes an ending; a bug is logged with its traceback
             return _ending_of(run, error)

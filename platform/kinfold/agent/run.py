@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ from kinfold.tools.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kinfold.agent.past import PastRun
 
 CHUNK_TIMEOUT = 300.0
 """Seconds without a chunk of the model after which a run ends by `no_progress`."""
@@ -93,6 +96,8 @@ class LoopInput:
     """Of a subagent: the parent's call that started it."""
     expected_outputs: tuple[str, ...] = ()
     """Of a subagent: globs of the files that its parent waits for."""
+    past: PastRun | None = None
+    """What another process did of this run before it died; None: it begins."""
     spawn: Spawn | None = None
     """How a tool of this run starts a subagent. Never given to a subagent: the depth is 1."""
     people: People | None = None
@@ -167,6 +172,8 @@ class Run:
     pauses: int = 0
     open: OpenStep | None = None
     """The reply that is being settled."""
+    resuming: bool = False
+    """Whether that reply came to a process that died while its calls ran."""
     keeping: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a step is kept."""
 
@@ -221,6 +228,7 @@ class Run:
             task_id=self.context.task_id,
             run_id=self.context.run_id,
             call_id=call_id,
+            exec_id=self._exec_id(call_id),
             sandbox=self.context.sandbox,
             state=self.state,
             emit=self.context.writer,
@@ -234,6 +242,11 @@ class Run:
             failed_siblings=failed_siblings,
             why_cut=self.context.lifeline.why_cut,
         )
+
+    def _exec_id(self, call_id: str) -> str:
+        """The same for the same call of the same step, also in a process that resumes this run."""
+        whose = f"{self.context.run_id}\0{self.steps}\0{call_id}".encode("utf-8", "surrogatepass")
+        return f"exec_{hashlib.sha256(whose).hexdigest()[:16]}"
 
     @property
     def _people(self) -> People | None:

@@ -118,6 +118,23 @@ def run(
 
 
 @app.command()
+def resume(
+    task: Annotated[str, typer.Argument(help="The task's id, or its beginning; `kinfold tasks list` shows it.")],
+    answers: Annotated[
+        str | None, typer.Option(help="Who answers questions: deny, default, or a FILE of answers; else you do.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Stream the new events as JSON lines on standard output.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what each agent says and runs.")] = False,
+) -> None:
+    """Go on with a task whose process died, in its container, after its last finished step."""
+    from kinfold.cli.run import resume_command
+
+    raise typer.Exit(resume_command(task, answers=answers, json=json, verbose=verbose))
+
+
+@app.command()
 def demo(
     directory: Annotated[
         Path | None, typer.Argument(help="The tree to look at; default: a copy of kinfold's own.")
@@ -145,11 +162,15 @@ def reap(
     by_labels: Annotated[
         bool, typer.Option("--by-labels", help="Also what has no record, if its labels say that its maker is dead.")
     ] = False,
+    abandon: Annotated[
+        bool,
+        typer.Option("--abandon", help="Also what waits for `kinfold resume`; those tasks cannot be resumed then."),
+    ] = False,
 ) -> None:
     """Remove what dead processes and expired leases left behind, and say why."""
     from kinfold.cli.sandboxes import reap_command
 
-    raise typer.Exit(reap_command(dry_run=dry_run, by_labels=by_labels))
+    raise typer.Exit(reap_command(dry_run=dry_run, by_labels=by_labels, abandon=abandon))
 
 
 @sandbox_app.command("create")

@@ -76,17 +76,44 @@ def run_for_result(options: RunOptions) -> tuple[int, TaskResult | None]:
 async def _run(options: RunOptions) -> tuple[int, TaskResult | None]:
     settings = load_settings(options.flags)
     view = choose_view(json=options.json, verbose=options.verbose)
-    caught: list[signal.Signals] = []
     async with make_provider(settings) as provider:
         found = await load_definitions(settings, options.dialect)
         task = make_task(options, settings, provider, found, people=people_of(options, view.calm))
-        with view:
-            result = await _show_task(task, view, caught)
-    if result is not None and not options.json:
+        caught, result = await _watch(task, view)
+    return _ended(caught, result, view, json=options.json), result
+
+
+def resume_command(task_id: str, *, answers: str | None, json: bool, verbose: bool) -> int:
+    """Go on with a task whose process died; shown as `kinfold run` shows it, from where it goes on."""
+
+    async def resumed() -> int:
+        from kinfold.tasks.resume import ResumedTask
+
+        settings = load_settings({})
+        view = choose_view(json=json, verbose=verbose)
+        people = people_for(answers, view.calm) or people_for("deny", view.calm)
+        async with make_provider(settings) as provider:
+            task = ResumedTask(task_id, people=people, provider=provider, state_dir=settings.state_dir)
+            caught, result = await _watch(task, view)
+        return _ended(caught, result, view, json=json)
+
+    return anyio.run(resumed)
+
+
+async def _watch(task: ParentTask, view: View) -> tuple[list[signal.Signals], TaskResult | None]:
+    """Run it to its end in the view; which signals came, and the result."""
+    caught: list[signal.Signals] = []
+    with view:
+        return caught, await _show_task(task, view, caught)
+
+
+def _ended(caught: list[signal.Signals], result: TaskResult | None, view: View, *, json: bool) -> int:
+    """Show the result; the exit code."""
+    if result is not None and not json:
         show_result(result, view.state)
     if caught:
-        return 128 + caught[0], result
-    return (_exit_code(result) if result else EXIT_OTHER), result
+        return 128 + caught[0]
+    return _exit_code(result) if result else EXIT_OTHER
 
 
 def people_of(options: RunOptions, calm: Callable[[], AbstractContextManager[object]]) -> People | None:
@@ -132,7 +159,10 @@ async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals])
                 begun.set()
             if not starting.cancelled_caught:
                 async for event in task.follow():
-                    view.show(event)
+                    if event.seq > task.earlier:
+                        view.show(event)
+                    else:
+                        view.state.apply(event)
         watcher.cancel()
     return None if starting.cancelled_caught else task.result
 
@@ -173,7 +203,7 @@ def make_task(
         options.prompt,
         model=model,
         definitions=tier.definitions_of(tier.tier_of(settings), found),
-        spec=make_spec(settings, workspace=options.workspace, copy=options.copy),
+        spec=make_spec(settings, workspace=options.workspace, copy=options.copy, resume_ttl=settings.resume_ttl),
         user_id=settings.user_id,
         timezone=settings.timezone,
         limits=tier.limits_of(settings),

@@ -158,13 +158,13 @@ def destroy_command(wanted: str) -> int:
     return 0
 
 
-def reap_command(*, dry_run: bool, by_labels: bool) -> int:
+def reap_command(*, dry_run: bool, by_labels: bool, abandon: bool) -> int:
     """One line per thing removed, with the reason; exit 0 also when there was nothing."""
     from kinfold.sandbox.docker import reaper
 
     async def reap() -> list[reaper.Reaped]:
         async with make_provider(load_settings({})) as provider:
-            return await reaper.reap(provider, dry_run=dry_run, by_labels=by_labels)
+            return await reaper.reap(provider, dry_run=dry_run, by_labels=by_labels, abandon=abandon)
 
     for item in run_async(reap):
         verb = "removed" if item.removed else "left" if item.kept else "would remove" if dry_run else "could not remove"

@@ -63,6 +63,7 @@ def _show_head(task: StoredTask) -> None:
         print(
             "its process is gone, and it never ended: what its agents wrote is in its files, nothing of it was checked"
         )
+        print(f"`kinfold resume {task.id}` goes on with it while its sandbox is there")
 
 
 def _show_result(result: dict[str, Any]) -> None:

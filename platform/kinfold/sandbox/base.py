@@ -88,6 +88,9 @@ class SandboxSpec(BaseModel):
     """Seconds without any exec or file request, and with none unanswered, after which programs that were left running
     are stopped; anybody's next request lets them go on first. An explicit `Sandbox.pause` is ended by `resume` alone.
     """
+    resume_ttl: float = Field(default=0.0, ge=0)
+    """Seconds that it stays, from when its owner is found dead, for another process to take it over by its name;
+    0: it is removed at once. No longer than `ttl`."""
     orphan_grace: float = Field(default=60.0, gt=0)
     """Seconds without a word on any channel after which the supervisor kills all execs."""
     keep: float = 7 * 86400.0
@@ -136,6 +139,9 @@ class ExecRequest:
     """Total output that ends the exec."""
     owner: str = ""
     """The run's id; `Sandbox.end(owner)` kills what that run left."""
+    id: str = ""
+    """Empty: a random one. Else `exec_` and 16 hex digits that no exec of this sandbox has had: whoever can tell it
+    again finds the exec again, also after a crash (`Sandbox.take_up`)."""
     stream: bool = False
     """A reader of `Process.output()` follows: it sees every byte and its pace pauses the program."""
     tty: TerminalSize | None = None

@@ -73,7 +73,7 @@ class Execs:
     async def run(self, request: ExecRequest) -> ExecResult:
         """See `Sandbox.run`."""
         channel = await self._link.ready()
-        number = channel.fresh_id()
+        number = exec_number(request.id) if request.id else channel.fresh_id()
         if request.stdin_open or request.stream:
             request = replace(request, stdin_open=False, stream=False)
         try:
@@ -91,7 +91,7 @@ class Execs:
     async def start(self, request: ExecRequest) -> Process:
         """See `Sandbox.start`."""
         channel = await self._link.ready()
-        number = channel.fresh_id()
+        number = exec_number(request.id) if request.id else channel.fresh_id()
         try:
             execution = Exec(self._link, number, request, encode_request(request, self._env))
         except Unstartable as error:
@@ -112,10 +112,22 @@ class Execs:
 
     async def attach(self, exec_id: str, offsets: tuple[int, int]) -> Process:
         """See `Sandbox.attach`."""
-        number = exec_number(exec_id)
+        await self._check_known(exec_id)
+        request = ExecRequest(command=["?"], stream=True)
+        return await self._follow(Exec(self._link, exec_number(exec_id), request, None, offsets=offsets))
+
+    async def take_up(self, request: ExecRequest) -> Process:
+        """See `Sandbox.take_up`."""
+        await self._check_known(request.id)
+        execution = Exec(self._link, exec_number(request.id), replace(request, stdin=None, stream=False), None)
+        execution.own()
+        return await self._follow(execution)
+
+    async def _check_known(self, exec_id: str) -> None:
         if exec_id not in {info.id for info in await self.list()}:
             raise NotFound(f"no exec {exec_id} in {self._link.ref.id}", hint="`execs()` lists those that are known")
-        execution = Exec(self._link, number, ExecRequest(command=["?"], stream=True), None, offsets=offsets)
+
+    async def _follow(self, execution: Exec) -> Process:
         execution.attach_or_wait(await self._link.ready())
         return Process(self._link, execution, self._drive(execution.finish()))
 

@@ -152,6 +152,10 @@ class Exec:
         """The id that callers see."""
         return exec_name(self.number)
 
+    def own(self) -> None:
+        """Whoever started it is no more: its record goes with its end, as if we had."""
+        self._ours = True
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def begin(self, channel: Channel) -> None:

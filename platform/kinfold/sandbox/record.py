@@ -58,6 +58,8 @@ class SandboxRecord(BaseModel):
     """Seconds since the epoch, as are the other times."""
     expires_at: float | None = None
     """The lease's end; None: as long as the owner lives."""
+    abandoned_at: float | None = None
+    """When its owner was found dead; a new owner makes it None again."""
     reason: str = ""
     """Why it ended, in words; empty while it lives."""
     claimed_by: Owner | None = None
@@ -71,6 +73,29 @@ class SandboxRecord(BaseModel):
     def live(self) -> bool:
         """Whether nobody has begun to end it."""
         return self.state in ("intended", "adopted")
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it lives and its owner is provably dead."""
+        return self.live and not self.detached and self.owner.fate() == "dead"
+
+    @property
+    def resumable_until(self) -> float | None:
+        """Until when one whose owner was found dead waits for another; None where that was not seen yet."""
+        if self.abandoned_at is None:
+            return None
+        until = self.abandoned_at + self._resume_ttl
+        return until if self.expires_at is None else min(until, self.expires_at)
+
+    def waits(self, now: float) -> bool:
+        """Whether, should its owner be dead, another may still take it over."""
+        if self.state != "adopted" or not self._resume_ttl or self.expired(now):
+            return False
+        return self.resumable_until is None or now < self.resumable_until
+
+    @property
+    def _resume_ttl(self) -> float:
+        return float(self.spec.get("resume_ttl") or 0.0)
 
     def expired(self, now: float | None = None) -> bool:
         """Whether the lease is over."""

@@ -218,6 +218,13 @@ class Sandbox:
         """Follow an exec that runs or ran, from these offsets of stdout and stderr. Raises `NotFound`."""
         return await self._execs.attach(exec_id, offsets)
 
+    async def take_up(self, request: ExecRequest) -> Process:
+        """See the exec with this request's `id` to its end, as the process that started it by this request would have.
+
+        Raises `NotFound` where the supervisor does not know it: it never began, or its end was told already.
+        """
+        return await self._execs.take_up(request)
+
     async def end(self, owner: str, *, grace: float = 2.0) -> builtins.list[OwnerEnd]:
         """Kill all that the execs of `owner` (a run's id) left running, with proof."""
         return await self._execs.end(owner, grace)

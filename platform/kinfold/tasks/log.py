@@ -52,16 +52,18 @@ _Stream = tuple[str, ...]
 class EventLog:
     """Numbers and stamps events; every view of a task is a `follow`."""
 
-    def __init__(self, store: Store | None = None, *, secrets: Iterable[str] = ()) -> None:
-        """`store`: keeps a batch, all or nothing; None: in memory only."""
-        self._events: list[Event] = []
+    def __init__(
+        self, store: Store | None = None, *, secrets: Iterable[str] = (), earlier: Sequence[Event] = ()
+    ) -> None:
+        """`store`: keeps a batch, all or nothing; None: in memory only. `earlier`: what it keeps already."""
+        self._events: list[Event] = list(earlier)
         self._changed = anyio.Event()
         self._sealed = False
         self._redaction = Redaction(secrets)
         self._streams: dict[_Stream, tuple[Pieces, EventBase]] = {}
         """Texts that arrive in pieces, each with the last event of it."""
         self._store = store
-        self._stored = 0
+        self._stored = len(self._events)
         """How many events are in the store."""
         self._storing = anyio.Lock()
         self._urgent = anyio.Event()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kinfold.agent.context import RuntimeContext, kickoff
+from kinfold.agent.context import RuntimeContext, kickoff, new_run_id
 from kinfold.agent.delegate import SLOTS, Delegation, DelegationConfig
 from kinfold.agent.kept import Journal
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
+from kinfold.agent.past import Past
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
 from kinfold.errors import NotFound
 from kinfold.messages import EndedBy, SubagentRecord, Usage
@@ -22,13 +23,23 @@ class MainRun:
     """One main run in an open sandbox; it borrows the sandbox and writes to the task's log."""
 
     def __init__(
-        self, plan: Plan, *, task_id: str, limits: RunLimits, sandbox: Sandbox, log: EventLog, journal: Journal
+        self,
+        plan: Plan,
+        *,
+        task_id: str,
+        limits: RunLimits,
+        sandbox: Sandbox,
+        log: EventLog,
+        journal: Journal,
+        past: Past,
     ) -> None:
         self._plan = plan
         self._journal = journal
         self._limits = limits
-        self._purse = Purse(limit=limits.budget)
+        self._past = past.main
+        self._purse = _purse(limits.budget, past)
         self._context = RuntimeContext(
+            run_id=past.main.run_id if past.main is not None else new_run_id(),
             task_id=task_id,
             user_id=plan.user_id,
             sandbox=sandbox,
@@ -36,7 +47,7 @@ class MainRun:
             timezone=plan.timezone,
             writer=log.emit,
         )
-        self._writers = Writers()
+        self._writers = _writers(past)
         config = DelegationConfig(
             definitions=plan.definitions,
             model=plan.model,
@@ -47,11 +58,14 @@ class MainRun:
             append_constraints=plan.append_constraints,
             writers=self._writers,
             journal=journal,
+            past=past,
         )
         self._delegation = Delegation(self._context, config, purse=self._purse)
 
     async def run(self) -> RunResult:
-        """Run the prompt to its end."""
+        """Run the prompt to its end, from wherever another process left it."""
+        if self._past is not None and self._past.ended is not None:
+            return self._past.result
         plan = self._plan
         config = LoopConfig(
             model=plan.model,
@@ -71,6 +85,7 @@ class MainRun:
             messages=(kickoff(plan.prompt, plan.timezone),),
             spawn=self._delegation.spawn if plan.definitions else None,
             people=plan.people,
+            past=self._past,
         )
         return await run_agent_loop(self._context, config, asked)
 
@@ -93,3 +108,21 @@ class MainRun:
     def usage(self, own: Usage) -> Usage:
         """The main run's tokens and all subagents'."""
         return sum((record.usage for record in self._context.subagent_records), own)
+
+
+def _purse(budget: float | None, past: Past) -> Purse:
+    """What is left of the budget."""
+    unpriced = set[str]().union(*(run.unpriced for run in past.runs))
+    return Purse(limit=budget, spent=sum(run.cost for run in past.runs), unpriced=unpriced)
+
+
+def _writers(past: Past) -> Writers:
+    """Who wrote what in the workspace so far, by what each run's newest step says."""
+    writers = Writers()
+    for run in past.runs:
+        if run.last is not None:
+            memory = run.last.memory
+            writers.restore(run.run_id, run.started.label, memory.writes, ran_programs=memory.ran_programs)
+            if run.ended is not None:
+                writers.end(run.run_id)
+    return writers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,12 +15,16 @@ from kinfold.sandbox.base import SandboxSpec
 from kinfold.tasks.plan import Plan
 from kinfold.tasks.result import RunLimits
 
+_PATHS = ("workspace", "copy_from")
+
 
 class Setup(BaseModel):
     """One task's; read back from the store, so unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    spec: dict[str, Any] = {}
+    """The `SandboxSpec`, without its secrets, and with paths as they are understood from any directory."""
     model: str | None = None
     """The main agent's as it was named; None: an object of the caller's, which must be given again."""
     definitions: tuple[SubagentDefinition, ...] = ()
@@ -43,6 +48,7 @@ class Setup(BaseModel):
 def setup_of(plan: Plan, *, model: Model | str, limits: RunLimits, out: Path | None, recorded: bool) -> Setup:
     """The setup of a task that begins; `model` as its caller named it."""
     return Setup(
+        spec=_spec(plan.spec),
         model=_whole(model) if isinstance(model, str) else None,
         definitions=plan.definitions,
         tools=tuple(tool.key for tool in plan.tools),
@@ -61,6 +67,11 @@ def setup_of(plan: Plan, *, model: Model | str, limits: RunLimits, out: Path | N
 def injects(spec: SandboxSpec) -> bool:
     """Whether the spec's network has credentials."""
     return isinstance(spec.network, Allowlist) and bool(spec.network.secrets)
+
+
+def _spec(spec: SandboxSpec) -> dict[str, Any]:
+    paths = {name: str(Path(path).absolute()) for name in _PATHS if (path := getattr(spec, name)) is not None}
+    return spec.model_copy(update=paths).model_dump(mode="json", exclude={"secrets"}, exclude_unset=True)
 
 
 def _whole(name: str) -> str:

@@ -9,14 +9,16 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.abc
 
+from kinfold.agent.past import Past
+from kinfold.config import RESUME_TTL
 from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import NotFound, PathError, SandboxError, StoreError
@@ -103,7 +105,7 @@ class ParentTask:
         `state_dir`: where the store with the task's row, events and sandbox record is; None: `config.state_dir()`.
         """
         self.id = f"task_{secrets.token_hex(8)}"
-        self._plan = functools.partial(
+        self._planned = functools.partial(
             make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
             workspace=workspace, user_id=user_id, timezone=timezone, people=people,
             task_extras=task_extras, append_constraints=append_constraints,
@@ -115,6 +117,8 @@ class ParentTask:
         self._tape: Writer | None = None
         self._provider = provider
         self._state_dir = default_state_dir() if state_dir is None else Path(state_dir)
+        self._past = Past()
+        self._earlier: tuple[Event, ...] = ()
         self._stack = AsyncExitStack()
         self._group: anyio.abc.TaskGroup | None = None
         self._starting: anyio.CancelScope | None = None
@@ -154,22 +158,34 @@ class ParentTask:
         if self._group is None or self._starting is not None:
             raise RuntimeError("a ParentTask is started once, inside of its `async with` block")
         with anyio.CancelScope() as self._starting:
-            plan = self._plan()
+            plan = await self._make_plan()
             self._out = self._open_out(plan.spec)
             plan = self._open_tape(plan)
             self._log = await self._open_log(self._group, plan)
             self._sandbox = await self._open_sandbox(self._group, plan.spec)
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
-            await self._announce(plan.prompt, plan.model.name)
+            self._sandbox.on_egress(self._on_egress)
+            await self._announce(self._log, self._sandbox, plan)
             journal = StoreJournal(self.id, self._tasks, self._log)
             self._main = MainRun(
-                plan, task_id=self.id, limits=self._limits, sandbox=self._sandbox, log=self._log, journal=journal
+                plan,
+                task_id=self.id,
+                limits=self._limits,
+                sandbox=self._sandbox,
+                log=self._log,
+                journal=journal,
+                past=self._past,
             )
             self._group.start_soon(self._work, self._main, plan)
         if self._main is None:  # only `interrupt` cancels this scope
             raise SystemExit(128 + (self._signal or signal.SIGTERM))
         if self._signal is not None:  # it came when nothing was left to be cancelled
             self._main.stop("interrupted")
+
+    @property
+    def earlier(self) -> int:
+        """The number of the last event that another process left of this task; 0 where it begins here."""
+        return len(self._earlier)
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """The events numbered above `after`, from the first to `task_ended`; any number of followers at any time."""
@@ -243,6 +259,15 @@ class ParentTask:
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
+    async def _make_plan(self) -> Plan:
+        plan = self._planned()
+        own: dict[str, Any] = (
+            {} if plan.spec.name else {"name": self.id}
+        )  # by which a process that resumes it finds the sandbox
+        if "resume_ttl" not in plan.spec.model_fields_set:
+            own["resume_ttl"] = RESUME_TTL
+        return replace(plan, spec=plan.spec.model_copy(update=own))
+
     def _open_out(self, spec: SandboxSpec) -> OutDirectory | None:
         if self._out_path is None:
             return None
@@ -274,12 +299,8 @@ class ParentTask:
     async def _open_log(self, group: anyio.abc.TaskGroup, plan: Plan) -> EventLog:
         """The task's row, and its log, kept from now on. Raises `StoreError`: what cannot be kept does not begin."""
         self._stack.push_async_callback(self._store.aclose)
-        events = EventLog(self._keep_events, secrets=_secrets(plan.spec))
-        prompt = events.hidden(plan.prompt)
-        out = None if self._out_path is None else Path(self._out_path)
-        recorded = self._tape is not None
-        setup = setup_of(plan, model=self._model, limits=self._limits, out=out, recorded=recorded).model_dump_json()
-        await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name, setup=setup)
+        events = EventLog(self._keep_events, secrets=_secrets(plan.spec), earlier=self._earlier)
+        await self._enter(events, plan)
         writing = anyio.CancelScope()
 
         async def write_behind() -> None:
@@ -298,6 +319,14 @@ class ParentTask:
         group.start_soon(write_behind)
         return events
 
+    async def _enter(self, events: EventLog, plan: Plan) -> None:
+        """The task's row."""
+        out = None if self._out_path is None else Path(self._out_path)
+        recorded = self._tape is not None
+        setup = setup_of(plan, model=self._model, limits=self._limits, out=out, recorded=recorded).model_dump_json()
+        prompt = events.hidden(plan.prompt)
+        await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name, setup=setup)
+
     async def _keep_events(self, events: Sequence[Event]) -> None:
         await self._tasks.append(self.id, events)
 
@@ -308,16 +337,14 @@ class ParentTask:
         except StoreError as error:
             log.warning("task %s never began, but its row stays: %s", self.id, error)
 
-    async def _announce(self, prompt: str, model: str) -> None:
-        events, sandbox = self._opened(self._log), self._opened(self._sandbox)
-        await self._tasks.opened(self.id, sandbox_id=sandbox.id, workspace=sandbox.ref.workspace)
-        await events.append(
-            TaskStarted(
-                task_id=self.id, prompt=prompt, model=model, sandbox_id=sandbox.id, workspace=sandbox.ref.workspace
-            )
+    async def _announce(self, events: EventLog, sandbox: Sandbox, plan: Plan) -> None:
+        workspace = sandbox.ref.workspace
+        await self._tasks.opened(self.id, sandbox_id=sandbox.id, workspace=workspace)
+        begun = TaskStarted(
+            task_id=self.id, prompt=plan.prompt, model=plan.model.name, sandbox_id=sandbox.id, workspace=workspace
         )
+        await events.append(begun)
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
-        sandbox.on_egress(self._on_egress)
         for message in _not_enforced(sandbox):
             await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
 

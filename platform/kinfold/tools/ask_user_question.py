@@ -60,4 +60,6 @@ async def _call(context: ToolContext, arguments: AskUserQuestionArguments) -> To
     return ToolOutcome.of(f"{who}: {answer.text}")
 
 
-TOOL = Tool(key="ask_user_question", words=words.beside(__file__), arguments=AskUserQuestionArguments, call=_call)
+TOOL = Tool(
+    key="ask_user_question", words=words.beside(__file__), arguments=AskUserQuestionArguments, call=_call, recover=_call
+)

@@ -100,6 +100,8 @@ class ToolContext:
     emit: Emit
     event_fields: dict[str, Any]
     """task_id, run_id, parent_run_id, label, tool_call_id: what every event of this run carries."""
+    exec_id: str = ""
+    """For the one exec that this call may have to find again after a crash; empty: any."""
     timezone: str = "UTC"
     env: dict[str, str] = field(default_factory=dict)
     """Per-run environment for execs (its own TMPDIR)."""
@@ -117,6 +119,7 @@ class ToolContext:
 
 
 ToolCallable = Callable[[ToolContext, Any], Awaitable[ToolOutcome | Completion]]
+Recover = Callable[[ToolContext, Any], Awaitable[ToolOutcome | Completion | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,9 @@ class Tool:
     """May run together with other parallel calls of its step."""
     final: bool = False
     """Runs last and alone in its step."""
+    recover: Recover | None = None
+    """Answers a call during which the process died, in the one that resumes the run: by making it again where that
+    does no harm, or by finding out what became of it. None, or what gives None: the model is told that nobody knows."""
     result_budget: int = 32_768
     """Bytes of text that go to the model; the rest goes to a file under `.kinfold/` with a pointer."""
     compact: Callable[[ToolOutcome], str] | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kinfold.errors import ToolError
-from kinfold.sandbox.base import ExecRequest
+from kinfold.errors import NotFound, ToolError
+from kinfold.sandbox.base import ExecRequest, ExecResult
 from kinfold.tools import background, exec_text, live, words
 from kinfold.tools.base import Tool, ToolContext, ToolOutcome
 
@@ -49,24 +49,43 @@ async def _call(context: ToolContext, arguments: BashArguments) -> ToolOutcome:
     return ToolOutcome.of(await background.end(context, arguments.kill or "", GRACE))
 
 
+async def _recover(context: ToolContext, arguments: BashArguments) -> ToolOutcome | None:
+    """A command goes on in the container without us; only what has ended and was told already is forgotten there."""
+    if arguments.command is None:
+        return await _call(context, arguments)
+    try:
+        return _outcome(
+            context, arguments, await live.take_up(context, _request(context, arguments, arguments.command))
+        )
+    except NotFound:
+        return None
+
+
 async def _run(context: ToolContext, arguments: BashArguments, command: str) -> ToolOutcome:
+    return _outcome(context, arguments, await live.run(context, _request(context, arguments, command)))
+
+
+def _request(context: ToolContext, arguments: BashArguments, command: str) -> ExecRequest:
     if len(command.encode()) > MAX_COMMAND:
         raise ToolError(
             f"the command has {len(command.encode()):,} bytes; the system takes {MAX_COMMAND:,}",
             hint="write it to a script with write_file, and run that",
         )
-    request = ExecRequest(
+    return ExecRequest(
         command=["sh", "-c", SHELL, "sh", command],
         cwd=arguments.cwd,
         env=context.env,
         timeout=arguments.timeout,
         grace=GRACE,
         owner=context.run_id,
+        id=context.exec_id,
     )
-    result = await live.run(context, request)
+
+
+def _outcome(context: ToolContext, arguments: BashArguments, result: ExecResult) -> ToolOutcome:
     if result.background_pids:
         context.state.exec_offsets[result.id] = (result.stdout_total, result.stderr_total)
     return ToolOutcome.of(exec_text.render(result, arguments.timeout))
 
 
-TOOL = Tool(key="bash", words=words.beside(__file__), arguments=BashArguments, call=_call)
+TOOL = Tool(key="bash", words=words.beside(__file__), arguments=BashArguments, call=_call, recover=_recover)

@@ -157,4 +157,6 @@ def _record(context: ToolContext, delivery: _Delivery, claim: str, path: str, fo
     delivery.artifacts.append(artifact)
 
 
-TOOL = Tool(key="complete", words=words.beside(__file__), arguments=CompleteArguments, call=_call, final=True)
+TOOL = Tool(
+    key="complete", words=words.beside(__file__), arguments=CompleteArguments, call=_call, recover=_call, final=True
+)

@@ -46,4 +46,4 @@ async def _call(context: ToolContext, arguments: ConfirmArguments) -> ToolOutcom
     return ToolOutcome.of(f"Not confirmed {who}: do not do it. Find another way, or finish without it.")
 
 
-TOOL = Tool(key="confirm", words=words.beside(__file__), arguments=ConfirmArguments, call=_call)
+TOOL = Tool(key="confirm", words=words.beside(__file__), arguments=ConfirmArguments, call=_call, recover=_call)

@@ -49,6 +49,14 @@ async def _call(context: ToolContext, arguments: EditFileArguments) -> ToolOutco
     return ToolOutcome.of(f"Edited {shown(path)}{times}:\n{_surroundings(edited, at, len(new))}")
 
 
+async def _recover(context: ToolContext, arguments: EditFileArguments) -> ToolOutcome | None:
+    """Nothing was edited where the file is as the agent saw it; what it was before cannot be told otherwise."""
+    path = normalize(arguments.path)
+    seen = context.state.read_versions.get(path)
+    untouched = seen is None or await versions.is_there(context, path, seen)
+    return await _call(context, arguments) if untouched else None
+
+
 async def _current(context: ToolContext, path: str) -> tuple[str, str]:
     """The file's text and digest. Raises `ToolError` where the agent's view of it is missing or stale."""
     seen = context.state.read_versions.get(path)
@@ -107,4 +115,4 @@ def _surroundings(text: str, at: int, length: int) -> str:
     return shown_text if len(shown_text) <= SHOWN_CHARACTERS else f"{shown_text[:SHOWN_CHARACTERS]} […]"
 
 
-TOOL = Tool(key="edit_file", words=words.beside(__file__), arguments=EditFileArguments, call=_call)
+TOOL = Tool(key="edit_file", words=words.beside(__file__), arguments=EditFileArguments, call=_call, recover=_recover)

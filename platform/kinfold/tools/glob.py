@@ -71,4 +71,4 @@ def _below(root: str, entry: FileStat) -> str:
     return entry.path.removeprefix(f"{root}/")
 
 
-TOOL = Tool(key="glob", words=words.beside(__file__), arguments=GlobArguments, call=_call, parallel=True)
+TOOL = Tool(key="glob", words=words.beside(__file__), arguments=GlobArguments, call=_call, recover=_call, parallel=True)

@@ -190,4 +190,4 @@ def _nothing(arguments: GrepArguments) -> str:
     return f"No line matches {arguments.pattern!r}{only}{where}."
 
 
-TOOL = Tool(key="grep", words=words.beside(__file__), arguments=GrepArguments, call=_call, parallel=True)
+TOOL = Tool(key="grep", words=words.beside(__file__), arguments=GrepArguments, call=_call, recover=_call, parallel=True)

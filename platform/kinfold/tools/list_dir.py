@@ -52,4 +52,6 @@ def _line(root: str, entry: FileStat) -> str:
             return f"{name}  (no regular file)"
 
 
-TOOL = Tool(key="list_dir", words=words.beside(__file__), arguments=ListDirArguments, call=_call, parallel=True)
+TOOL = Tool(
+    key="list_dir", words=words.beside(__file__), arguments=ListDirArguments, call=_call, recover=_call, parallel=True
+)

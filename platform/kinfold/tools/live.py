@@ -33,7 +33,15 @@ async def run(context: ToolContext, request: ExecRequest) -> ExecResult:
 
     A cancelled caller leaves nothing running: the whole tree is dead before the cancellation goes on.
     """
-    process = await context.sandbox.start(request)
+    return await _see_through(context, await context.sandbox.start(request), request)
+
+
+async def take_up(context: ToolContext, request: ExecRequest) -> ExecResult:
+    """As `run`, of an exec that was started with this request's id by a process that died. Raises `NotFound`."""
+    return await _see_through(context, await context.sandbox.take_up(request), request)
+
+
+async def _see_through(context: ToolContext, process: Process, request: ExecRequest) -> ExecResult:
     views = (_View("stdout", context, process.id), _View("stderr", context, process.id))
     try:
         result = await _watch(process, views)

@@ -157,4 +157,6 @@ def _size(found: FileStat | PathError, head: bytes) -> str:
     return f"{len(head):,} bytes" if len(head) < sniff.SNIFFED else f"at least {len(head):,} bytes"
 
 
-TOOL = Tool(key="read_file", words=words.beside(__file__), arguments=ReadFileArguments, call=_call, parallel=True)
+TOOL = Tool(
+    key="read_file", words=words.beside(__file__), arguments=ReadFileArguments, call=_call, recover=_call, parallel=True
+)

@@ -33,9 +33,10 @@ from kinfold.tools import (
     spill,
     task,
     todo_write,
+    words,
     write_file,
 )
-from kinfold.tools.base import Completion, Tool, ToolContext, ToolOutcome
+from kinfold.tools.base import Completion, Recover, Tool, ToolContext, ToolOutcome
 
 SHIPPED: Mapping[str, Tool] = MappingProxyType(
     {
@@ -61,6 +62,8 @@ ASKING = frozenset({ask_user_question.TOOL.key, confirm.TOOL.key})
 KEYS = frozenset(SHIPPED) | {task.KEY}
 """Every key that a definition may name and a user's own tool may not take."""
 
+INTERRUPTED = ToolOutcome.of(words.read("outcome_unknown"), is_error=True)
+"""Of a call whose process died, where nobody can find out what it did."""
 PREVIEW = 500
 """Characters of a result that its event shows."""
 _KEY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -103,8 +106,12 @@ def specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
     )
 
 
-async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolContext) -> ToolOutcome | Completion:
+async def dispatch(
+    tools: Mapping[str, Tool], call: ToolCall, context: ToolContext, *, recover: bool = False
+) -> ToolOutcome | Completion:
     """Run one call and answer it, with its `tool_started` and `tool_ended` events.
+
+    `recover`: the process died that ran it; see `Tool.recover`. The outcome that says so is `INTERRUPTED`.
 
     An unknown tool, arguments that do not fit, `ToolError` and `PathError` become a failed outcome. Everything else,
     a `SandboxError` first of all, is not the model's to mend and passes through.
@@ -118,7 +125,7 @@ async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolConte
         ToolStarted(tool=call.name, call_id=call.id, input=call.input if clean is None else clean, **fields)
     )
     try:
-        result = await _answer(tools, call, context) if clean is None else _unsayable(call)
+        result = await _answer(tools, call, context, recover) if clean is None else _unsayable(call)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             await context.emit(_ended(call, True, started, _cut_short(error, context), fields))
@@ -131,7 +138,9 @@ async def dispatch(tools: Mapping[str, Tool], call: ToolCall, context: ToolConte
     return result
 
 
-async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContext) -> ToolOutcome | Completion:
+async def _answer(
+    tools: Mapping[str, Tool], call: ToolCall, context: ToolContext, recover: bool
+) -> ToolOutcome | Completion:
     tool = tools.get(call.name)
     if tool is None:
         near = did_you_mean(call.name, tools)
@@ -143,24 +152,28 @@ async def _answer(tools: Mapping[str, Tool], call: ToolCall, context: ToolContex
     except ValidationError as error:
         return _failed(explain.invalid_arguments(tool.key, tool.arguments, error))
     try:
-        result = await _call(tool, context, arguments)
+        result = await _call(tool, context, arguments, tool.recover if recover else tool.call) or INTERRUPTED
     except ToolError as error:
         result = _failed(error.message, error.hint)
     except PathError as error:
         result = _failed(error.message, explain.path_hint(error))
-    if isinstance(result, Completion):
+    if isinstance(result, Completion) or result is INTERRUPTED:
         return result
     return await spill.fit(result, tool=tool.key, budget=tool.result_budget, context=context)
 
 
-async def _call(tool: Tool, context: ToolContext, arguments: Any) -> ToolOutcome | Completion:
+async def _call(
+    tool: Tool, context: ToolContext, arguments: Any, how: Recover | None
+) -> ToolOutcome | Completion | None:
+    if how is None:
+        return None
     if (tool.key in SHIPPED and tool.key != bash.TOOL.key) or tool.key == task.KEY:
-        return await tool.call(context, arguments)
+        return await how(context, arguments)
     with context.writers.program(context.run_id) as goes_on:
         if tool.key in SHIPPED:
-            result = await tool.call(context, arguments)
+            result = await how(context, arguments)
         else:
-            result = await apart.run(tool.call(context, arguments), f"the tool {tool.key!r}")
+            result = await apart.run(how(context, arguments), f"the tool {tool.key!r}")
         goes_on[0] = bool(context.state.exec_offsets)
     return result
 

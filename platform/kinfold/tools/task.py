@@ -94,6 +94,7 @@ def build(definitions: Sequence[SubagentDefinition], *, extras: bool = False) ->
         words=words.beside(__file__),
         arguments=arguments,
         call=_call,
+        recover=_call,  # what it started is found by its call, and goes on or has its result
         parallel=True,
         result_budget=RESULT_BUDGET,
         compact=compact,

@@ -44,4 +44,4 @@ def render(todos: list[Todo]) -> str:
     return "\n".join([f"{done} of {len(todos)} done", *lines])
 
 
-TOOL = Tool(key="todo_write", words=words.beside(__file__), arguments=TodoWriteArguments, call=_call)
+TOOL = Tool(key="todo_write", words=words.beside(__file__), arguments=TodoWriteArguments, call=_call, recover=_call)

@@ -30,11 +30,21 @@ async def save(context: ToolContext, path: str, data: bytes, *, seen: str | None
             raise
         context.state.read_versions.pop(path, None)
         raise _conflict(path, seen, context) from error
-    sha256 = written.sha256 or digest(data)
+    note(context, path, written.sha256 or digest(data))
+    return written
+
+
+def note(context: ToolContext, path: str, sha256: str) -> None:
+    """The file at the absolute `path` is as this run's tool wrote it."""
     context.state.read_versions[path] = sha256
     context.state.written.add(path)
     context.writers.wrote(path, context.run_id, sha256)
-    return written
+
+
+async def is_there(context: ToolContext, path: str, sha256: str) -> bool:
+    """Whether the file has this content now."""
+    (found,) = await context.sandbox.stat([path], digest=True)
+    return isinstance(found, FileStat) and found.sha256 == sha256
 
 
 def written_by(context: ToolContext, path: str) -> str:

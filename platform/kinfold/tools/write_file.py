@@ -24,8 +24,23 @@ async def _call(context: ToolContext, arguments: WriteFileArguments) -> ToolOutc
     seen = context.state.read_versions.get(path)
     data = arguments.content.encode("utf-8")
     await versions.save(context, path, data, seen=seen)
+    return _done(path, data, seen)
+
+
+async def _recover(context: ToolContext, arguments: WriteFileArguments) -> ToolOutcome:
+    """What was written is there; else it is written now, over what the agent has seen and nothing else."""
+    path = normalize(arguments.path)
+    data = arguments.content.encode("utf-8")
+    if await versions.is_there(context, path, versions.digest(data)):
+        seen = context.state.read_versions.get(path)
+        versions.note(context, path, versions.digest(data))
+        return _done(path, data, seen)
+    return await _call(context, arguments)
+
+
+def _done(path: str, data: bytes, seen: str | None) -> ToolOutcome:
     verb = "Created" if seen is None else "Replaced"
     return ToolOutcome.of(f"{verb} {shown(path)} ({len(data):,} bytes).")
 
 
-TOOL = Tool(key="write_file", words=words.beside(__file__), arguments=WriteFileArguments, call=_call)
+TOOL = Tool(key="write_file", words=words.beside(__file__), arguments=WriteFileArguments, call=_call, recover=_recover)

@@ -7,7 +7,7 @@ is known which runs had one running, and no more than that is claimed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -51,7 +51,15 @@ class Writers:
     def begin(self, run_id: str, label: str | None) -> None:
         """A run is live from now on; without a label it is the main agent."""
         name = f"'{shown(label)[:MAX_LABEL]}'" if label else "the main agent"
-        self._runs[run_id] = _Presence(f"{name} ({run_id})", next(self._ticks))
+        self._runs.setdefault(run_id, _Presence(f"{name} ({run_id})", next(self._ticks)))
+
+    def restore(self, run_id: str, label: str | None, writes: Mapping[str, str], *, ran_programs: bool) -> None:
+        """A run that another process began: live again, with what its tools wrote by then, each file's sha256."""
+        self.begin(run_id, label)
+        for path, sha256 in writes.items():
+            self.wrote(path, run_id, sha256)
+        if ran_programs:
+            self._runs[run_id].spans.append([self._runs[run_id].began, next(self._ticks)])
 
     def end(self, run_id: str) -> None:
         """A run is over, and every program of it."""

@@ -532,8 +532,8 @@ async def test_a_bug_of_ours_behind_the_run_is_a_result_too(
 
 async def test_sigterm_at_the_last_moment_of_the_start_is_not_lost() -> None:
     class Late(ParentTask):
-        async def _announce(self, prompt: str, model: str) -> None:
-            await super()._announce(prompt, model)
+        async def _announce(self, *parts: Any) -> None:
+            await super()._announce(*parts)
             self.interrupt()
 
     provider = MemoryProvider()

@@ -227,7 +227,7 @@ class DockerProvider:
                 f"a sandbox named {held.name!r} exists with another spec ({held.id})",
                 hint=f"`kinfold sandbox destroy {held.name}`, or choose another name",
             )
-        abandoned = not held.detached and held.owner.fate() == "dead"
+        abandoned = held.abandoned
         if held.state == "intended":
             if held.owner.fate() == "dead":
                 await self.destroy(self.ref(held, "missing"))
@@ -236,12 +236,12 @@ class DockerProvider:
         if abandoned:
             await self._checked(held.id, self.containers.check_same(held))
             held = await self._take_over(held)
-        return await self._connect(held, borrowed=not abandoned and not held.detached)
+        return await self._connect(held, borrowed=not abandoned and not held.detached, spec=admitted.spec)
 
     async def _take_over(self, held: SandboxRecord) -> SandboxRecord:
         """Of a sandbox whose owner is dead; of two that try, one becomes its owner."""
         try:
-            return await self.records.adopt(held.model_copy(update={"owner": Owner.current()}))
+            return await self.records.adopt(held.model_copy(update={"owner": Owner.current(), "abandoned_at": None}))
         except LeaseLost as error:
             raise StartFailed(
                 f"the sandbox named {held.name!r} cannot be taken over: {error}", hint="try again"
@@ -284,9 +284,10 @@ class DockerProvider:
             raise SandboxLost(f"sandbox {ref.id} was replaced by another container", hint="`kinfold sandbox list`")
         return await self._connect(record, borrowed=True)
 
-    async def _connect(self, record: SandboxRecord, *, borrowed: bool) -> Sandbox:
+    async def _connect(self, record: SandboxRecord, *, borrowed: bool, spec: SandboxSpec | None = None) -> Sandbox:
+        """`spec`: of a caller who has it whole, with what travels per exec; the record's is without secrets."""
         await self._checked(record.id, self.containers.check_same(record))
-        spec = SandboxSpec.model_validate(record.spec)
+        spec = spec or SandboxSpec.model_validate(record.spec)
         settled = await self._controls.settle(spec.model_copy(update={"strict": False}), record.image)
         if spec.idle_ttl is not None:
             record = await self.records.renew(record, terms(spec, record.created_at).lease(time.time()))

@@ -7,6 +7,7 @@ sandbox was removed; the record, which stays when nothing else does, says that i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -47,19 +48,25 @@ class Reaped:
 
 
 async def reap(
-    provider: DockerProvider, dry_run: bool = False, *, by_labels: bool = False, workspaces: bool = True
+    provider: DockerProvider,
+    dry_run: bool = False,
+    *,
+    by_labels: bool = False,
+    workspaces: bool = True,
+    abandon: bool = False,
 ) -> list[Reaped]:
     """Remove what is dead or expired of this instance on this engine; with `dry_run` only say so.
 
     `by_labels`: where the records are lost or cannot be read, its labels may prove that a container's maker is dead or
     its time is over, and then it goes too. They do not know who took it over since: do not ask for it otherwise.
+    `abandon`: what waits for another process to take it over (`SandboxSpec.resume_ttl`) goes as well.
     Without `workspaces` those that were kept stay, though their time is over.
     Safe beside other reapers and beside processes that create sandboxes. Raises `EngineUnavailable`.
     """
     found = await provider.records.list()
     if not workspaces:
         found = replace(found, records=tuple(record for record in found.records if record.state != "released"))
-    reaped = [item async for item in _records(provider, found, dry_run)]
+    reaped = [item async for item in _records(provider, found, dry_run=dry_run, abandon=abandon)]
     reaped += [item async for item in _containers(provider, found, dry_run=dry_run, by_labels=by_labels)]
     reaped += [item async for item in _directories(provider, found, dry_run)]
     reaped += [item async for item in _volumes(provider, dry_run)]
@@ -77,23 +84,26 @@ async def reap_dead(provider: DockerProvider) -> None:
     """
     try:
         records = (await provider.records.list()).records
-        if any(record.state != "released" and why_dead(record) is not None for record in records):
+        if any(record.state != "released" and (why_dead(record) or _is_news(record)) for record in records):
             for item in await reap(provider, workspaces=False):
                 logger.log(
-                    logging.INFO if item.removed else logging.WARNING,
+                    logging.INFO if item.removed or item.kept else logging.WARNING,
                     "%s %s %s: %s", "removed" if item.removed else "left", item.kind, item.name, item.reason,
                 )  # fmt: skip
     except KinfoldError as error:
         logger.warning("what others left could not be removed: %s; `kinfold reap` will", error)
 
 
-async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -> AsyncIterator[Reaped]:
+async def _records(
+    provider: DockerProvider, found: RecordList, *, dry_run: bool, abandon: bool
+) -> AsyncIterator[Reaped]:
     engine_id = (await provider.engine.facts()).id
     there = await provider.containers.listed()  # asked for after the records: what these call adopted was there once
     for record in found.records:
         ours = (record.provider, record.instance) == (provider.name, provider.instance)
-        reason = why_dead(record) if ours and record.engine == engine_id else None
-        if reason is None and ours and record.engine == engine_id and record.state == "adopted":
+        here = ours and record.engine == engine_id
+        reason = why_dead(record, abandon=abandon) if here else None
+        if reason is None and here and record.state == "adopted":
             reason = None if record.id in there else "its container is gone"
         if reason is not None:
             kind: Kind = "workspace" if record.keep_until is not None else "sandbox"
@@ -102,8 +112,24 @@ async def _records(provider: DockerProvider, found: RecordList, dry_run: bool) -
             )
             if item is not None:
                 yield item
+        elif here and record.abandoned:
+            yield await _leave(provider, record, dry_run)
         elif ours and record.state == "released" and record.made and not dry_run:
             await _show_again(provider, record)
+
+
+async def _leave(provider: DockerProvider, record: SandboxRecord, dry_run: bool) -> Reaped:
+    """Of an abandoned one that waits for another process: from when it is first seen its time runs."""
+    if record.abandoned_at is None:
+        record = record.model_copy(update={"abandoned_at": time.time()})
+        if not dry_run:
+            with contextlib.suppress(LeaseLost, NotFound):  # somebody has taken it over, or ended it
+                await provider.records.adopt(record)
+    until = _moment(record.resumable_until or 0.0)
+    task = record.labels.get("task")
+    way = f"`kinfold resume {task}`" if task else "another process"
+    reason = f"its owner, {record.owner.describe()}, has ended; it waits for {way} until {until}"
+    return Reaped(kind="sandbox", name=record.id, reason=reason, removed=False, kept=True)
 
 
 async def _show_again(provider: DockerProvider, record: SandboxRecord) -> None:
@@ -114,8 +140,16 @@ async def _show_again(provider: DockerProvider, record: SandboxRecord) -> None:
         logger.warning("sandbox %s: its kept files are not mounted: %s", record.id, error)
 
 
-def why_dead(record: SandboxRecord, now: float | None = None) -> str | None:
-    """Why this sandbox, or the workspace that it left, may go; None where it may not."""
+def _is_news(record: SandboxRecord) -> bool:
+    """Whether it is seen to be abandoned for the first time."""
+    return record.abandoned and record.abandoned_at is None
+
+
+def why_dead(record: SandboxRecord, now: float | None = None, *, abandon: bool = False) -> str | None:
+    """Why this sandbox, or the workspace that it left, may go; None where it may not.
+
+    With `abandon` none waits for a process that takes it over.
+    """
     now = time.time() if now is None else now
     if record.state == "released":
         over = record.keep_until is not None and record.keep_until <= now
@@ -126,6 +160,8 @@ def why_dead(record: SandboxRecord, now: float | None = None) -> str | None:
     if record.state == "intended" and fate == "dead":
         return f"its owner, {record.owner.describe()}, ended while creating it"
     if not record.detached and fate == "dead":
+        if record.waits(now) and not abandon:
+            return None
         return f"its owner, {record.owner.describe()}, has ended"
     # An owner that runs ends its own sandbox in time; the lease decides where nobody is known to.
     lapsed = record.expired(now) and (record.detached or fate != "alive")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from kinfold.errors import NotFound
+from kinfold.errors import ConfigError, NotFound
 from kinfold.events import Event, EventBase, ModelRequested, RunEnded, RunStarted
 from kinfold.sandbox.owner import Owner
 from kinfold.tasks.store.door import Store
@@ -75,6 +75,28 @@ class StoredTasks:
     async def opened(self, task_id: str, *, sandbox_id: str, workspace: str) -> None:
         """Its sandbox is there."""
         await self._update(task_id, sandbox_id=sandbox_id, workspace=workspace)
+
+    async def take(self, task: StoredTask) -> None:
+        """This process runs it from now on, in place of the dead one. Raises `ConfigError` where another was faster."""
+        from kinfold.tasks.store.tables import tasks
+
+        mine = tasks.c.id == task.id, tasks.c.status == "running", tasks.c.owner == task.owner.model_dump_json()
+        async with (await self._store.database()).writing() as connection:
+            owner = Owner.current().model_dump_json()
+            changed = await connection.execute(tasks.update().where(*mine).values(owner=owner))
+        if changed.rowcount != 1:
+            raise ConfigError(
+                f"{task.id} was taken up by another process just now", hint=f"`kinfold tasks show {task.id}`"
+            )
+
+    async def setup(self, task_id: str) -> str | None:
+        """JSON of what it was asked; None where that was not kept."""
+        from kinfold.tasks.store.tables import tasks
+
+        query = tasks.select().with_only_columns(tasks.c.setup).where(tasks.c.id == task_id)
+        async with (await self._store.database()).reading() as connection:
+            setup: str | None = (await connection.execute(query)).scalar_one_or_none()
+        return setup
 
     async def discard(self, task_id: str) -> None:
         """It never began."""

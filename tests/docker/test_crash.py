@@ -141,7 +141,7 @@ def left_behind(state: Path) -> list[str]:
 def start(state: Path, script: Path) -> subprocess.Popen[bytes]:
     """A task with two subagents, by the command line."""
     command = [KINFOLD, "run", "go", "--json", "--model", f"scripted:{script}", "--image", IMAGE]
-    environ = {**os.environ, "KINFOLD_STATE": str(state)}
+    environ = {**os.environ, "KINFOLD_STATE": str(state), "KINFOLD_RESUME_TTL": "0"}  # nobody is to resume it
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
 
 

@@ -16,7 +16,7 @@ from tests.docker.provider_support import IMAGE, containers_of, docker_provider,
 from kinfold.sandbox.docker.admission import admit
 from kinfold.sandbox.docker.intent import fresh_id, intent
 from kinfold.sandbox.docker.provider import DockerProvider
-from kinfold.sandbox.docker.reaper import Reaped, reap
+from kinfold.sandbox.docker.reaper import Reaped, reap, why_dead
 from kinfold.sandbox.records import Owner, SandboxRecord
 
 HOLDER = """
@@ -26,7 +26,8 @@ from kinfold.sandbox.base import SandboxSpec
 from kinfold.sandbox.docker.provider import DockerProvider
 async def main():
     async with DockerProvider(state_dir=Path(sys.argv[1])) as provider:
-        async with await provider.create(SandboxSpec(image=sys.argv[2], pull="never", keep=0.0)) as sandbox:
+        spec = SandboxSpec(image=sys.argv[2], pull="never", keep=0.0, resume_ttl=float(sys.argv[3]))
+        async with await provider.create(spec) as sandbox:
             print(sandbox.id, flush=True)
             await anyio.sleep(600)
 anyio.run(main)
@@ -71,6 +72,30 @@ async def test_a_sandbox_whose_owner_was_killed_is_reaped_and_a_look_alike_survi
         assert leftovers(provider) == []
         with engine_api() as api:
             assert api.inspect_container(look_alike)["Id"] == look_alike
+
+
+@pytest.mark.anyio
+async def test_a_sandbox_that_may_be_resumed_waits_for_its_time_from_when_it_is_seen_and_no_longer(
+    own_state: Path,
+) -> None:
+    async with docker_provider(own_state) as provider:
+        holder, ident = await anyio.to_thread.run_sync(_hold, own_state, 60.0)
+        holder.kill()
+        holder.wait()
+        for dry_run in (True, False, False):
+            found = of(await reap(provider, dry_run=dry_run), ident)
+            assert (found.removed, found.kept) == (False, True)
+            assert "waits for another process until" in found.reason
+            (record,) = (await provider.records.list()).records
+            assert (record.abandoned_at is None) == dry_run
+        since = record.abandoned_at or 0.0
+        assert why_dead(record, since + 59) is None
+        assert "has ended" in (why_dead(record, since + 61) or "")
+        assert "has ended" in (why_dead(record, since + 1, abandon=True) or "")
+        early = record.model_copy(update={"expires_at": since + 10})
+        assert "has ended" in (why_dead(early, since + 11) or ""), "its ttl ends it all the same"
+        assert of(await reap(provider, abandon=True), ident).removed
+        assert leftovers(provider) == []
 
 
 @pytest.mark.anyio
@@ -210,9 +235,10 @@ async def _expire(provider: DockerProvider, sandbox_id: str) -> None:
     await provider.records.renew(held, time.time() - 1)
 
 
-def _hold(state: Path) -> tuple[subprocess.Popen[bytes], str]:
+def _hold(state: Path, resume_ttl: float = 0.0) -> tuple[subprocess.Popen[bytes], str]:
     """Another process that holds a sandbox, and that sandbox's id."""
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(state), IMAGE], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", HOLDER, str(state), IMAGE, str(resume_ttl)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     with holder.stdout as lines:
         return holder, lines.readline().decode().strip()

@@ -13,14 +13,13 @@ from kinfold.agent.past import Past
 from kinfold.errors import ConfigError, SandboxLost, StoreError
 from kinfold.events import EVENT, SandboxChanged, Warned
 from kinfold.models.base import Model
-from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import Provider, SandboxRef, SandboxSpec
 from kinfold.sandbox.owner import Owner
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.log import EventLog
 from kinfold.tasks.plan import Plan, StrPath, make_plan
 from kinfold.tasks.result import TaskResult
-from kinfold.tasks.setup import Setup, injects
+from kinfold.tasks.setup import Setup
 from kinfold.tasks.store.tasks import StoredTask
 from kinfold.tasks.task import ParentTask
 from kinfold.tools.base import Tool
@@ -68,8 +67,6 @@ class ResumedTask(ParentTask):
         self.id = row.id
         setup = _setup(row.id, await self._tasks.setup(row.id))
         self._earlier, self._past = await self._read()
-        if self._past.main is None and not self._earlier:
-            raise ConfigError(f"{row.id} had not begun: there is nothing to resume", hint="run it anew")
         self._limits, self._out_path = setup.limits, setup.out
         self._recorded = setup.recorded
         plan = self._plan_of(row, setup)
@@ -124,32 +121,33 @@ class ResumedTask(ParentTask):
         data = {**setup.spec, "secrets": {name: self._secrets[name] for name in setup.secrets}}
         if setup.injects:
             data["network"] = {**data["network"], "inject": self._inject}
-        spec = SandboxSpec.model_validate(data)
-        if injects(spec) and isinstance(spec.network, Allowlist) and not setup.injects:
-            raise ConfigError("its allowlist added no credentials", hint="leave inject out")
-        return spec
+        elif self._inject:
+            raise ConfigError("it has no allowlist that adds credentials", hint="leave inject out")
+        return SandboxSpec.model_validate(data)
 
     async def _enter(self, events: EventLog, plan: Plan) -> None:
-        if self._row is not None:
-            await self._tasks.take(self._row)
-
-    async def _open_sandbox(self, group: anyio.abc.TaskGroup, spec: SandboxSpec) -> Sandbox:
-        """The one it had, taken over by its name. A new one in its place would be another task."""
         row = self._opened(self._row)
         provider = self._provider = self._provider or await self._own_provider()
         try:
             await (await provider.connect(SandboxRef(id=row.sandbox_id, provider=provider.name))).aclose()
-            sandbox = await super()._open_sandbox(group, spec)
         except SandboxLost as error:
             raise SandboxLost(
                 f"{row.id} cannot go on: {error.message}",
                 hint=f"its files are in {row.workspace}; `kinfold run --workspace` there goes on by hand",
             ) from error
-        if sandbox.id != row.sandbox_id:
-            raise SandboxLost(f"{row.id} cannot go on: its sandbox {row.sandbox_id} went just now")
+        await self._tasks.take(row)
+
+    async def _open_sandbox(self, group: anyio.abc.TaskGroup, spec: SandboxSpec) -> Sandbox:
+        """The one it had, taken over by its name. A new one in its place would be another task."""
+        sandbox = await super()._open_sandbox(group, spec)
+        if sandbox.id != self._opened(self._row).sandbox_id:
+            raise SandboxLost(f"{self.id} cannot go on: its sandbox went just now")
         return sandbox
 
     async def _announce(self, events: EventLog, sandbox: Sandbox, plan: Plan) -> None:
+        if not self._earlier:  # it died before anything was kept but that it would begin
+            await super()._announce(events, sandbox, plan)
+            return
         detail = f"taken over by {Owner.current().describe()}"
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready", detail=detail))
         if self._recorded:

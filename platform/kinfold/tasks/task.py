@@ -157,6 +157,7 @@ class ParentTask:
         """
         if self._group is None or self._starting is not None:
             raise RuntimeError("a ParentTask is started once, inside of its `async with` block")
+        self._stack.push_async_callback(self._store.aclose)
         with anyio.CancelScope() as self._starting:
             plan = await self._make_plan()
             self._out = self._open_out(plan.spec)
@@ -298,7 +299,6 @@ class ParentTask:
 
     async def _open_log(self, group: anyio.abc.TaskGroup, plan: Plan) -> EventLog:
         """The task's row, and its log, kept from now on. Raises `StoreError`: what cannot be kept does not begin."""
-        self._stack.push_async_callback(self._store.aclose)
         events = EventLog(self._keep_events, secrets=_secrets(plan.spec), earlier=self._earlier)
         await self._enter(events, plan)
         writing = anyio.CancelScope()

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from kinfold.agent.context import RuntimeContext
 from kinfold.agent.loop import run_agent_loop
+from kinfold.agent.past import PastRun
 from kinfold.agent.run import LoopConfig, LoopInput, RunResult
 from kinfold.errors import PathError, PathReason, SandboxLost
 from kinfold.events import EventBase, RunEnded
@@ -186,10 +187,11 @@ class Stage:
     async def writer(self, event: EventBase) -> None:
         self.events.append(event)
 
-    def context(self) -> RuntimeContext:
+    def context(self, **fields: Any) -> RuntimeContext:
         return RuntimeContext(
-            task_id="task_1", user_id="ada", sandbox=self.sandbox, workspace=ROOT, timezone="UTC", writer=self.writer
-        )
+            task_id="task_1", user_id="ada", sandbox=self.sandbox, workspace=ROOT, timezone="UTC", writer=self.writer,
+            **fields,
+        )  # fmt: skip
 
     def model(self, *replies: ScriptedReply | str) -> ScriptedModel:
         """A model that gives these replies in turn, whoever asks, and a failing test when it is asked once more."""
@@ -205,12 +207,12 @@ class Stage:
 
     async def run(
         self, *replies: ScriptedReply | str, tools: tuple[Tool, ...] = (), context: RuntimeContext | None = None,
-        model: Any = None, **config: Any,
+        model: Any = None, past: PastRun | None = None, **config: Any,
     ) -> RunResult:  # fmt: skip
         """Run a main agent on a script."""
         keys = ("write_file", "read_file", *(tool.key for tool in tools))
         settings = {"max_steps": 10, "tool_keys": keys, "extra_tools": tools, **config}
-        asked = LoopInput(kind="main", messages=(Message.user("do it"),))
+        asked = LoopInput(kind="main", messages=(Message.user("do it"),), past=past)
         return await run_agent_loop(
             context or self.context(), LoopConfig(model=model or self.model(*replies), **settings), asked
         )

@@ -70,12 +70,12 @@ def answer(request: ModelRequest) -> ScriptedReply:
     return ScriptedReply(calls=tuple(ScriptedCall(tool=name, input=given) for name, given in again or plan[finished]))
 
 
-async def main(state: str, image: str, task_id: str | None = None) -> None:
+async def main(state: str, image: str, *task_id: str) -> None:
     """Run it to its end."""
     model = ScriptedModel(answer)
     task = (
-        ResumedTask(task_id, model=model, state_dir=Path(state))
-        if task_id is not None
+        ResumedTask(*task_id, model=model, state_dir=Path(state))
+        if task_id
         else ParentTask(
             "make both",
             model=model,

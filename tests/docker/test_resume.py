@@ -114,6 +114,7 @@ def test_a_task_killed_at_any_moment_goes_on_and_delivers_what_it_would_have_del
 def _undisturbed(state: Path) -> tuple[float, dict[str, Any]]:
     """How long a task runs that nobody kills, and its result."""
     began = ended = 0.0
+    told: dict[str, Any] = {}
     with start(state) as process:
         for line in process.stdout or ():
             told = json.loads(line)

@@ -70,8 +70,9 @@ def answer(request: ModelRequest) -> ScriptedReply:
     return ScriptedReply(calls=tuple(ScriptedCall(tool=name, input=given) for name, given in again or plan[finished]))
 
 
-async def main(state: str, image: str, *task_id: str) -> None:
+async def main(*words: str) -> None:
     """Run it to its end."""
+    state, image, *task_id = words
     model = ScriptedModel(answer)
     task = (
         ResumedTask(*task_id, model=model, state_dir=Path(state))

@@ -14,7 +14,6 @@ from kinfold.sandbox.replies import Failure, Record
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Item = tuple[bytes, Record | Failure]
 
 _ITEM_BYTES = 400 * 1_048_576
 """Payload of ITEMS that one request may be sent; a million entries with long paths stay below it."""
@@ -94,41 +93,34 @@ class StatItems:
 
 
 class ListItems:
-    """The entries below a directory: at most `max_entries` records, and a bounded number of bytes."""
+    """The frames of a listing, undecoded: whoever asked for it decodes them in its own time, not in everybody's."""
 
-    __slots__ = ("_bytes", "_max_entries", "_records", "items")
+    __slots__ = ("_bytes", "_items", "_most", "frames")
 
     def __init__(self, max_entries: int) -> None:
-        self._max_entries = max_entries
+        # A directory that cannot be read has a record and a failure: up to twice as many items as records.
+        self._most = 2 * max_entries + 1
         self._bytes = 0
-        self._records = 0
-        self.items: list[Item] = []
+        self._items = 0
+        self.frames: list[bytes] = []
 
     def accept(self, kind: int, payload: memoryview) -> None:
         """One ITEMS frame."""
         if kind != Reply.ITEMS:
             raise ProtocolViolation(f"a frame of type {kind:#x} in a LIST")
+        count = replies.item_count(payload)
+        _needs(count, "ITEMS without an item")
         self._bytes += len(payload)
-        found = replies.items(payload)
-        _needs(len(found), "ITEMS without an item")
-        for path, _ in found:
-            wrapped = b"/" + path + b"/"
-            if b"//" in wrapped or b"/../" in wrapped or b"/./" in wrapped or b"\0" in path:
-                raise ProtocolViolation("an entry's path does not lie beneath the directory that was listed")
-        self._records += sum(1 for _, entry in found if isinstance(entry, Record))
-        self.items.extend(found)
-        # A directory that cannot be read has a record and a failure: up to twice as many items as records.
-        if self._records > self._max_entries or len(self.items) > 2 * self._max_entries + 1:
-            raise ProtocolViolation(f"more than the {self._max_entries} entries that were asked for")
+        self._items += count
+        if self._items > self._most:
+            raise ProtocolViolation(f"more than the {self._most} items that were asked for")
         if self._bytes > _ITEM_BYTES:
             raise ProtocolViolation("a listing is larger than any tree of that many entries")
+        self.frames.append(bytes(payload))
 
-    def finish(self, payload: memoryview) -> tuple[list[Item], bool]:
-        """All items, and whether there are more."""
-        truncated, count = replies.listing_end(payload)
-        if count != self._records:
-            raise ProtocolViolation(f"{count} entries announced, {self._records} sent")
-        return self.items, truncated
+    def finish(self, payload: memoryview) -> tuple[list[bytes], bool, int]:
+        """All frames, whether there are more entries, and how many records there must be."""
+        return self.frames, *replies.listing_end(payload)
 
 
 class FileBytes:

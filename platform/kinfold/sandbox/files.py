@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -13,11 +13,11 @@ from kinfold.errors import KinfoldError, PathError, SandboxError
 from kinfold.sandbox import encode, replies
 from kinfold.sandbox.base import WORKSPACE, FileStat, Listing, Snapshot
 from kinfold.sandbox.channel import ChannelBroken, RemoteError
-from kinfold.sandbox.collect import Answer, Item, ListItems, Plain, StatItems
-from kinfold.sandbox.file_stat import file_stat
+from kinfold.sandbox.collect import Answer, ListItems, Plain, StatItems
+from kinfold.sandbox.file_stat import Entries, file_stat, listed
 from kinfold.sandbox.link import PATIENCE, Ask, Link
-from kinfold.sandbox.protocol import Request, StatFlag
-from kinfold.sandbox.replies import Failure, Record
+from kinfold.sandbox.protocol import ProtocolViolation, Request, StatFlag
+from kinfold.sandbox.replies import Failure
 from kinfold.sandbox.workspace import normalize, plain_bytes, to_bytes, to_text
 
 T = TypeVar("T")
@@ -27,7 +27,6 @@ _LONG_PATIENCE = 600.0
 """Of what has no frame to send before its end: digests, claims, and the removal of whole trees."""
 _STAT_BATCH = 2_000
 _STAT_BYTES = 128 * 1024
-_YIELD_EVERY = 500
 
 
 def wire_path(path: str) -> bytes:
@@ -78,21 +77,31 @@ class Files:
     async def list(self, path: str, *, depth: int, max_entries: int) -> Listing:
         """See `Sandbox.list`."""
         base = normalize(path)
-        items, truncated = await self._list(base, depth, max_entries)
-        entries = [stat async for _, stat in _stats(base, items)]
-        entries.sort(key=lambda entry: entry.path)
-        return Listing(entries=tuple(entries), truncated=truncated)
+        entries, truncated = await self._list(base, depth, max_entries)
+        return Listing(entries=tuple(entries[name] for name in sorted(entries)), truncated=truncated)
 
     async def snapshot(self, max_entries: int) -> Snapshot:
         """See `Sandbox.snapshot`."""
-        items, truncated = await self._list(WORKSPACE, ALL_DEPTHS, max_entries)
-        return Snapshot(entries={name: stat async for name, stat in _stats(WORKSPACE, items)}, truncated=truncated)
+        entries, truncated = await self._list(WORKSPACE, ALL_DEPTHS, max_entries)
+        return Snapshot(entries=entries, truncated=truncated)
 
-    async def _list(self, base: str, depth: int, max_entries: int) -> tuple[builtins.list[Item], bool]:
+    async def _list(self, base: str, depth: int, max_entries: int) -> tuple[Entries, bool]:
         if depth < 1 or max_entries < 1:
             raise ValueError("depth and max_entries are at least 1")
         payload = encode.list_(wire_path(base), depth=min(depth, ALL_DEPTHS), max_entries=min(max_entries, ALL_DEPTHS))
-        return await self._ask(base, Request.LIST, payload, lambda: ListItems(max_entries))
+        frames, truncated, count = await self._ask(base, Request.LIST, payload, lambda: ListItems(max_entries))
+        entries, records = Entries(base), 0
+        try:
+            for frame in frames:  # a frame is half a millisecond; then others have their turn
+                found = listed(frame)
+                records += len(found)
+                entries.add(found)
+                await asyncio.sleep(0)
+            if records != count or count > max_entries:
+                raise ProtocolViolation(f"{count} of {max_entries} entries announced, {records} sent")
+        except ProtocolViolation as violation:
+            raise self._link.lose(f"the supervisor of {self._link.ref.id} broke the protocol: {violation}") from None
+        return entries, truncated
 
     async def _ask(self, path: str, request: Request, payload: bytes, answer: Callable[[], Answer[T]]) -> T:
         try:
@@ -229,13 +238,3 @@ def _as_path_error(failure: Failure, path: str) -> PathError:
 
 def _stat_of(where: str, payload: memoryview) -> FileStat:
     return file_stat(where, replies.record(payload))
-
-
-async def _stats(base: str, items: Sequence[Item]) -> AsyncIterator[tuple[str, FileStat]]:
-    """The records among `items` with their relative names; lets others run now and then."""
-    for number, (raw, entry) in enumerate(items, 1):
-        if isinstance(entry, Record):
-            name = to_text(raw)
-            yield name, file_stat(f"{base}/{name}", entry)
-        if number % _YIELD_EVERY == 0:
-            await asyncio.sleep(0)

@@ -53,7 +53,7 @@ CONTROL_BITS = {
 NOT_READABLE = 2**64 - 1
 _MAX_SIGNAL = 64
 _MAX_ERRNO = 4095
-_MAX_NAME = 65_536
+MAX_NAME = 65_536
 MODE_BITS = 0o7777
 
 
@@ -180,7 +180,7 @@ def hello(payload: bytes | memoryview) -> Hello:
     """OK of HELLO."""
     reader = PayloadReader(payload)
     version, generation, pid, uid, gid, bits = reader.take(_HELLO)
-    root = reader.bytes_(_MAX_NAME)
+    root = reader.bytes_(MAX_NAME)
     build = reader.bytes_(MAX_MESSAGE)
     reader.done()
     if version != VERSION:
@@ -261,7 +261,7 @@ def items(payload: bytes | memoryview) -> list[tuple[bytes, Record | Failure]]:
     try:
         for _ in range(count):
             stop = at + 4 + _LENGTH.unpack_from(view, at)[0]
-            if stop - at > _MAX_NAME or stop >= end:
+            if stop - at > MAX_NAME or stop >= end:
                 raise ProtocolViolation("an item's path does not fit")
             path = bytes(view[at + 4 : stop])
             entry: Record | Failure
@@ -306,7 +306,7 @@ def record_at(view: memoryview, at: int) -> tuple[Record, int]:
 def _more_of_record(found: Record, has: int, view: memoryview, at: int) -> tuple[Record, int]:
     """The record with what `has` says follows at `at`, and where that ends."""
     reader = PayloadReader(view[at:])
-    target = reader.bytes_(_MAX_NAME) if has & 1 else None
+    target = reader.bytes_(MAX_NAME) if has & 1 else None
     sha256 = reader.raw(32).hex() if has & 2 else None
     entries = reader.u64() if has & 4 else None
     target_type = None

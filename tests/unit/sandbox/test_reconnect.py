@@ -77,6 +77,35 @@ async def test_half_a_reply_from_the_old_channel_is_not_kept(provider: FakeProvi
     assert await sandbox.read("f") == b"data"
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((b"a", b"b", b"c"), 3),
+        ((b"a",), 2),
+        ((b"../x",), 1),
+        ((b"a/../x",), 1),
+        ((b"/etc",), 1),
+        ((b"a//b",), 1),
+        ((b".",), 1),
+        ((b"",), 1),
+        ((b"a/",), 1),
+        ((b"a\0b",), 1),
+    ],
+)
+async def test_a_listing_that_cannot_be_one_loses_the_sandbox(
+    provider: FakeProvider, sandbox: Sandbox, names: tuple[bytes, ...], said: int
+) -> None:
+    def answer(peer: Peer, frame: Frame) -> None:
+        peer.say(Reply.ITEMS, frame.id, items(*((name, record(4)) for name in names)))
+        peer.say(Reply.OK, frame.id, b"\0" + said.to_bytes(8, "little"))
+
+    provider.answer = answer
+    with pytest.raises(SandboxLost, match="broke the protocol"):
+        await sandbox.list(".", max_entries=2)
+    with pytest.raises(SandboxLost):
+        await sandbox.list(".")
+
+
 async def test_a_request_that_breaks_every_channel_ends_in_a_loss(provider: FakeProvider, sandbox: Sandbox) -> None:
     provider.answer = hang_up
     with anyio.fail_after(20), pytest.raises(SandboxLost, match="STAT broke 3 channels"):

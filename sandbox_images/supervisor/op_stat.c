@@ -157,26 +157,29 @@ static void step_find(struct stat_op *op, struct kf_run *run)
         found_target(op, run);
 }
 
-static void step_hash(struct stat_op *op, struct kf_run *run)
+/* False: the slice is over, and only that ends a piece of hashing. */
+static bool step_hash(struct stat_op *op, struct kf_run *run)
 {
     switch (kf_digest_step(&op->digest, &run->slice)) {
-    case KF_DIGEST_AGAIN: return;
-    case KF_DIGEST_FAILED: give_errno(op, run, errno); return;
-    case KF_DIGEST_TOO_LARGE: give_record(op, run); return; /* grew over the limit meanwhile: the hash is absent */
+    case KF_DIGEST_AGAIN: return false;
+    case KF_DIGEST_FAILED: give_errno(op, run, errno); return true;
+    case KF_DIGEST_TOO_LARGE: give_record(op, run); return true; /* grew over the limit meanwhile: no hash */
     case KF_DIGEST_READY: break;
     }
     op->record.st.st_size = (off_t)op->digest.done;
     op->record.has |= KF_HAS_HASH;
     memcpy(op->record.hash, op->digest.hash, KF_HASH);
     give_record(op, run);
+    return true;
 }
 
-static void step_tree(struct stat_op *op, struct kf_run *run)
+/* As step_hash(). */
+static bool step_tree(struct stat_op *op, struct kf_run *run)
 {
     struct kf_claim *claim = op->claim;
     switch (kf_claim_step(claim, &run->slice)) {
-    case KF_CLAIM_AGAIN: return;
-    case KF_CLAIM_FAILED: give_error(op, run, claim->kind, claim->error); return;
+    case KF_CLAIM_AGAIN: return false;
+    case KF_CLAIM_FAILED: give_error(op, run, claim->kind, claim->error); return true;
     case KF_CLAIM_READY: break;
     }
     op->record.st.st_size = (off_t)(claim->size > INT64_MAX ? INT64_MAX : claim->size);
@@ -187,11 +190,13 @@ static void step_tree(struct stat_op *op, struct kf_run *run)
         memcpy(op->record.hash, claim->hash, KF_HASH);
     }
     give_record(op, run);
+    return true;
 }
 
 static enum kf_step step(struct kf_op *base, struct kf_run *run)
 {
     struct stat_op *op = (struct stat_op *)base;
+    bool time_left = true;
     do {
         switch (op->stage) {
         case NEXT:
@@ -203,10 +208,10 @@ static enum kf_step step(struct kf_op *base, struct kf_run *run)
             break;
         case FIND:
         case FIND_TARGET: step_find(op, run); break;
-        case HASH: step_hash(op, run); break;
-        case TREE: step_tree(op, run); break;
+        case HASH: time_left = step_hash(op, run); break;
+        case TREE: time_left = step_tree(op, run); break;
         }
-    } while (!kf_slice_unit(&run->slice) && run->emitted + KF_MAX_PAYLOAD <= KF_STEP_BYTES);
+    } while (time_left && !kf_slice_unit(&run->slice) && run->emitted + KF_MAX_PAYLOAD <= KF_STEP_BYTES);
     kf_near_end(&op->near);
     return KF_AGAIN;
 }

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from kinfold.agent.kept import StepRecord
-from kinfold.errors import StoreError
 from kinfold.events import Warned
 from kinfold.messages import ThinkingBlock
 from kinfold.tasks.log import EventLog
-from kinfold.tasks.store.tasks import StoredTasks
-
-log = logging.getLogger(__name__)
 
 
 class StoreJournal:
     """`agent.kept.Journal` of one task."""
 
-    def __init__(self, task_id: str, tasks: StoredTasks, events: EventLog) -> None:
+    def __init__(self, task_id: str, events: EventLog) -> None:
         self._task_id = task_id
-        self._tasks = tasks
         self._events = events
         self._said = False
 
     async def keep(self, run_id: str, record: StepRecord) -> bool:
         """See `Journal.keep`. No secret of the spec is kept: who resumes reads the sign for one in its place."""
-        try:
-            if await self._events.flush():  # first what the step was built on: its run's row, and what it cost
-                await self._tasks.keep_step(run_id, self._shown(record))
-                return True
-        except StoreError as error:
-            log.warning("step %d of %s is not kept: %s", record.step, run_id, error)
-            self._events.failure = error
+        if await self._events.flush((run_id, self._shown(record))):
+            return True
         if not self._said:
             self._said = True
             words = "its steps cannot be kept now: after a crash the task could not be resumed from here"

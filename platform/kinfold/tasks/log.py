@@ -37,7 +37,9 @@ from kinfold.tasks.redaction import Pieces, Redaction
 
 log = logging.getLogger(__name__)
 
-Store = Callable[[Sequence[Event]], Awaitable[None]]
+Step = tuple[str, dict[str, Any]]
+"""A run's id and one step of it, as JSON data."""
+Store = Callable[[Sequence[Event], Step | None], Awaitable[None]]
 STREAMED = (TextDelta, ThinkingDelta, ToolOutput, Heartbeat)
 """What comes in hundreds: it waits for a second, or for the next event of another kind."""
 STREAM_DELAY = 1.0
@@ -55,7 +57,7 @@ class EventLog:
     def __init__(
         self, store: Store | None = None, *, secrets: Iterable[str] = (), earlier: Sequence[Event] = ()
     ) -> None:
-        """`store`: keeps a batch, all or nothing; None: in memory only. `earlier`: what it keeps already."""
+        """`store`: keeps a batch and perhaps a step, all or nothing; None: in memory only. `earlier`: what it has."""
         self._events: list[Event] = list(earlier)
         self._changed = anyio.Event()
         self._sealed = False
@@ -142,22 +144,27 @@ class EventLog:
             if self.failure is not None:
                 await anyio.sleep(RETRY_DELAY)
 
-    async def flush(self) -> bool:
-        """Keep all that was appended until now; False where the store does not take it (`failure` says why)."""
+    async def flush(self, step: Step | None = None) -> bool:
+        """Keep all that was appended until now, and with the last of it a step that was built on it.
+
+        False where the store does not take it (`failure` says why): then the step is not kept.
+        """
         if self._store is None:
             return True
         async with self._storing:
             self._urgent = anyio.Event()
-            while self._stored < len(self._events):
+            while step is not None or self._stored < len(self._events):
                 batch = self._events[self._stored : self._stored + BATCH]
+                last = self._stored + len(batch) == len(self._events)
                 try:
-                    await self._store(batch)
+                    await self._store(batch, step if last else None)
                 except StoreError as error:
                     if self.failure is None:
-                        log.warning("the events of task %s are not kept: %s", batch[0].task_id, error)
+                        log.warning("what a task did last is not kept: %s", error)
                     self.failure = error
                     return False
                 self._stored += len(batch)
+                step = None if last else step
             self.failure = None
         return True
 

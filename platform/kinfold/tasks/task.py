@@ -31,7 +31,7 @@ from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks.journal import StoreJournal
-from kinfold.tasks.log import EventLog
+from kinfold.tasks.log import EventLog, Step
 from kinfold.tasks.main_run import MainRun
 from kinfold.tasks.opening import create_apart
 from kinfold.tasks.out import Copied, OutDirectory
@@ -167,7 +167,7 @@ class ParentTask:
             self._sandbox.watch(functools.partial(self._on_change, self._group, self._sandbox.id))
             self._sandbox.on_egress(self._on_egress)
             await self._announce(self._log, self._sandbox, plan)
-            journal = StoreJournal(self.id, self._tasks, self._log)
+            journal = StoreJournal(self.id, self._log)
             self._main = MainRun(
                 plan,
                 task_id=self.id,
@@ -327,8 +327,8 @@ class ParentTask:
         prompt = events.hidden(plan.prompt)
         await self._tasks.begin(self.id, user_id=plan.user_id, prompt=prompt, model=plan.model.name, setup=setup)
 
-    async def _keep_events(self, events: Sequence[Event]) -> None:
-        await self._tasks.append(self.id, events)
+    async def _keep_events(self, events: Sequence[Event], step: Step | None) -> None:
+        await self._tasks.append(self.id, events, step)
 
     async def _forget(self) -> None:
         """Nothing ever happened: nothing is kept."""

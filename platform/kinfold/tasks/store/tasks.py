@@ -105,8 +105,13 @@ class StoredTasks:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(tasks.delete().where(tasks.c.id == task_id))
 
-    async def append(self, task_id: str, events: Sequence[Event]) -> None:
-        """The next events of its log, all or none, and what they say of its runs. What is there already is left."""
+    async def append(
+        self, task_id: str, events: Sequence[Event], step: tuple[str, dict[str, Any]] | None = None
+    ) -> None:
+        """The next events of its log, all or none, and what they say of its runs. What is there already is left.
+
+        `step`: a run's id and a step of it, JSON data, in place of what was kept of the same step; kept with them.
+        """
         from kinfold.tasks.store import tables
 
         rows = [
@@ -114,28 +119,16 @@ class StoredTasks:
             for event in events
         ]
         async with (await self._store.database()).writing() as connection:
-            await connection.execute(tables.events.insert().prefix_with("OR IGNORE"), rows)
+            if rows:
+                await connection.execute(tables.events.insert().prefix_with("OR IGNORE"), rows)
             for event in events:
                 if isinstance(event, (RunStarted, RunEnded)):
                     await _note_run(connection, event)
                 elif isinstance(event, ModelRequested):
                     await _note_request(connection, event)
-
-    async def keep_step(self, run_id: str, record: dict[str, Any]) -> None:
-        """A step of a run whose beginning is kept, in place of what was kept of the same step; JSON data."""
-        from kinfold.tasks.store.tables import steps
-
-        rest = {name: value for name, value in record.items() if name not in ("step", "messages", "usage")}
-        row = {
-            "run_id": run_id,
-            "step": record["step"],
-            "messages": json.dumps(record["messages"]),
-            "usage": json.dumps(record["usage"]),
-            "state": json.dumps(rest),
-            "finished_at": time.time(),
-        }
-        async with (await self._store.database()).writing() as connection:
-            await connection.execute(steps.insert().prefix_with("OR REPLACE").values(row))
+            if step is not None:  # last: it is of a run that may begin with these events
+                row = _step_row(*step)
+                await connection.execute(tables.steps.insert().prefix_with("OR REPLACE").values(row))
 
     async def end(self, task_id: str, *, status: str, ended_by: str, result: dict[str, Any]) -> None:
         """Its result. Nobody resumes it any more: its steps go."""
@@ -182,7 +175,7 @@ class StoredTasks:
         return [json.loads(row["event"]) for row in rows]
 
     async def steps(self, task_id: str) -> builtins.list[tuple[str, dict[str, Any]]]:
-        """What `keep_step` kept, each with its run's id; the oldest run first, each run's in order."""
+        """What `append` kept of its runs' steps, each with its run's id; the oldest run first, each run's in order."""
         from kinfold.tasks.store.tables import runs, steps
 
         query = (
@@ -261,6 +254,18 @@ async def _note_request(connection: AsyncConnection, event: ModelRequested) -> N
         "ended_at": ended,
     }
     await connection.execute(model_requests.insert().prefix_with("OR IGNORE").values(_safe(row)))
+
+
+def _step_row(run_id: str, record: dict[str, Any]) -> dict[str, Any]:
+    rest = {name: value for name, value in record.items() if name not in ("step", "messages", "usage")}
+    return {
+        "run_id": run_id,
+        "step": record["step"],
+        "messages": json.dumps(record["messages"]),
+        "usage": json.dumps(record["usage"]),
+        "state": json.dumps(rest),
+        "finished_at": time.time(),
+    }
 
 
 def _step(row: dict[str, Any]) -> dict[str, Any]:

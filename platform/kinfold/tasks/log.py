@@ -160,7 +160,7 @@ class EventLog:
                     await self._store(batch, step if last else None)
                 except StoreError as error:
                     if self.failure is None:
-                        log.warning("what a task did last is not kept: %s", error)
+                        log.warning("what task %s did last is not kept: %s", self._events[-1].task_id, error)
                     self.failure = error
                     return False
                 self._stored += len(batch)

@@ -500,7 +500,7 @@ async def test_a_store_that_fails_meanwhile_loses_neither_the_task_nor_what_can_
         events = [event async for event in task.follow()]
     assert result.ended_by == "complete"
     assert any("not complete: no space is left" in warning for warning in task.result.warnings)
-    assert caplog.text.count("are not kept: no space is left") == 1
+    assert caplog.text.count("did last is not kept: no space is left") == 1
     async with Store(own_state) as store:
         kept = await StoredTasks(store).events(task.id)
         row = await StoredTasks(store).get(task.id)

@@ -41,13 +41,12 @@ class CompleteArguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     summary: str = Field(
-        min_length=1,
-        description="The conclusion, for a reader who saw nothing of your work: what holds now, what is open.",
+        description="Your conclusion, for a reader who saw nothing of your work.",
     )
     paths: list[str] = Field(
         default_factory=list,
         max_length=MAX_CLAIMS,
-        description="Every file or directory that you deliver, relative to the workspace or absolute. Nothing else.",
+        description="Relative to the workspace, or absolute.",
     )
 
     @field_validator("summary")

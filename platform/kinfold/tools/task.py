@@ -35,16 +35,11 @@ class TaskArguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     description: str = Field(
-        min_length=1,
         max_length=LABEL_LIMIT,
-        description="A label of 3 to 7 words, shown to people and written to the log. It is not the work itself.",
+        description="A label of 3 to 7 words for people and the log.",
     )
     prompt: str = Field(
-        min_length=1,
-        description=(
-            "The whole delegation; the subagent sees nothing else. State the goal, all the context it needs, the "
-            "files to deliver by name, and what is out of scope."
-        ),
+        description="The whole delegation: goal, context, files to deliver, bounds.",
     )
 
     @field_validator("description", "prompt")
@@ -84,7 +79,7 @@ def build(definitions: Sequence[SubagentDefinition], *, extras: bool = False) ->
         if types.count(name) > 1:
             raise ConfigError(f"two subagent definitions have the type {name!r}", hint="give each its own type")
     listed = "\n".join(f"- {definition.type}: {definition.description.strip()}" for definition in definitions)
-    choice = Field(description=f"Which kind of subagent does the work. There are:\n{listed}")
+    choice = Field(description=f"Who does the work:\n{listed}")
     one_of: Any = Literal[tuple(types)]
     arguments: type[BaseModel] = create_model(
         "TaskCall", __base__=Extras if extras else TaskArguments, subagent_type=(one_of, choice)

@@ -35,10 +35,7 @@ async def test_delegating_keeps_the_main_context_a_twentieth_of_searching_inline
     assert "1987" in delegated.answer and "1987" in inline.answer
     show(delegated)
     assert capsys.readouterr().out.splitlines()[-1] == f"main = {main[-1].card_text} tok"
-    # All that main's requests hold should stay under a quarter of inline's. It does not: 0.35, for each of them also
-    # holds the instructions and the tools' schemas, `task`'s among them. What holds is less: the growth, and a half.
-    assert 4 * (main[-1].as_sent - main[0].as_sent) < all_of_it[-1].as_sent - all_of_it[0].as_sent
-    assert 2 * sent(delegated) < sent(inline)
+    assert 4 * sent(delegated) < sent(inline), "instructions and tools' schemas are sent too, `task`'s among them"
 
 
 async def test_the_figures_follow_the_pages() -> None:

@@ -69,7 +69,12 @@ def test_the_words_say_when_to_delegate_and_show_a_good_and_two_bad_prompts() ->
     tool = task.build(DEFAULT)
     assert tool is not None
     assert tool.parallel
-    for piece in ("Delegate when", "Do not delegate when", "A good prompt holds", "sees your `prompt` and nothing"):
+    for piece in (
+        "Delegate what",
+        "Do it yourself where",
+        "A good prompt holds",
+        "sees your `prompt`,\nnothing of this",
+    ):
         assert piece in tool.words
     assert tool.words.count("Bad: ") == 2
 
@@ -83,7 +88,7 @@ def test_the_words_say_when_to_delegate_and_show_a_good_and_two_bad_prompts() ->
             "must be one of 'general', 'research' or 'coding' (got 'reserch'); did you mean",
         ),
         ({"prompt": None}, "`prompt` is missing"),
-        ({"prompt": ""}, "`prompt` must not be empty"),
+        ({"prompt": ""}, "`prompt` must not be blank"),
         ({"prompt": " \n"}, "`prompt` must not be blank"),
         ({"description": "x" * 81}, "`description` may have at most 80 characters (has 81)"),
         ({"model": "opus"}, "`model` is not an argument"),

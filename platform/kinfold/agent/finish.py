@@ -57,7 +57,7 @@ async def finalise(run: Run, ended_by: EndedBy) -> Ending:
 
 async def _completed(run: Run, ended_by: EndedBy, reply: Reply) -> Ending:
     text = Ending(ended_by=ended_by, text=reply.message.text)
-    if reply.stop_reason in ("max_tokens", "refusal"):
+    if not reply.calls_stand:
         return text
     outcome = await run_last_final(run, reply.message)
     if isinstance(outcome, Completion):

@@ -170,6 +170,8 @@ class Run:
     compacted_to: int = 0
     """Estimated tokens that the last compaction left."""
     pauses: int = 0
+    unrun: int = 0
+    """Replies in a row whose calls were refused, because the model did not stop for them."""
     open: OpenStep | None = None
     """The reply that is being settled."""
     resuming: bool = False

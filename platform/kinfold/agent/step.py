@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSES = 10
 """Consecutive `pause_turn` replies that are continued; the service's own loop pauses after ten rounds of its tools."""
+MAX_UNRUN = 3
+"""Consecutive replies whose calls are refused for their stop reason; a service without `tool_use` ends there."""
 KNOWN = frozenset(get_args(StopReason))
 """Any other stop reason is a failure with content: nothing of the reply is run."""
 
@@ -102,15 +104,28 @@ def _failed(ended_by: EndedBy, reply: Reply, message: str, hint: str) -> Ending:
 async def _settle_calls(run: Run, reply: Reply) -> Ending | None:
     run.pauses = 0
     run.carried = ""
-    if reply.stop_reason == "max_tokens":  # the last input may be a smaller valid one than the model meant
-        await refuse_calls(run, reply.message, words("cut_call"))
-        return None
+    if not reply.calls_stand:
+        return await _refuse_calls(run, reply)
+    run.unrun = 0
     completion = await run_calls(run, reply.message)
     if completion is not None:
         return Ending(ended_by="complete", completion=completion)
     if first_met(run.config.stop_conditions, reply.message, run.usage):
         return Ending(ended_by="stop_condition", text=reply.message.text)
     return None
+
+
+async def _refuse_calls(run: Run, reply: Reply) -> Ending | None:
+    """Answer calls that the model did not stop for; each is an error that says why it was not run."""
+    if reply.stop_reason == "max_tokens":  # the last input may be a smaller valid one than the model meant
+        await refuse_calls(run, reply.message, words("cut_call"))
+        return None
+    await refuse_calls(run, reply.message, words("unasked_call").format(stop_reason=reply.stop_reason))
+    run.unrun += 1
+    if run.unrun < MAX_UNRUN:
+        return None
+    said = f"{run.unrun} replies in a row asked for tools and ended by `{reply.stop_reason}` instead of `tool_use`"
+    return _failed("model_error", reply, said, "use a service that keeps to the Messages API")
 
 
 def _go_on(run: Run, reply: Reply) -> Ending | None:

@@ -78,6 +78,14 @@ class Reply:
     incomplete: bool = False
     """The stream was cut after completed blocks; those stand, the rest is lost."""
 
+    @property
+    def calls_stand(self) -> bool:
+        """Whether its tool calls may be run: the model stopped for them, or the stream broke after they were whole.
+
+        After any other stop reason an input may be cut, or the turn may have gone on without the answers.
+        """
+        return self.incomplete or self.stop_reason == "tool_use"
+
 
 ModelEvent = TextChunk | ThinkingChunk | RetryNotice | Reply
 

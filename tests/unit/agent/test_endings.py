@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ from kinfold.agent import finish
 from kinfold.definitions import has_tool_call, text_matches, tokens_over
 from kinfold.errors import ModelError, PathError, ToolError
 from kinfold.events import StepStarted, ToolEnded, ToolStarted, Warned
-from kinfold.messages import STATUS_OF, EndedBy, Usage
+from kinfold.messages import STATUS_OF, EndedBy, ToolResult, Usage
 from kinfold.models.base import ModelEvent, ModelRequest, TextChunk
 from kinfold.models.scripted import ScriptedCall, ScriptedModel, ScriptedReply
 from kinfold.sandbox.base import OwnerEnd, Snapshot
@@ -308,6 +309,33 @@ async def test_a_reply_cut_at_the_token_limit_is_never_executed() -> None:
     assert (started.tool, ended.call_id, ended.is_error) == ("write_file", started.call_id, True)
     assert "cut off" in ended.preview
     assert result.ended_by == "complete"
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "pause_turn", "stop_sequence"])
+async def test_calls_that_the_model_did_not_stop_for_are_answered_and_never_run(stop_reason: str) -> None:
+    stage = Stage()
+    unasked = calls(("write_file", {"path": "a.txt", "content": "A"}), ("complete", {"summary": "no"}))
+    result = await stage.run(replace(unasked, stop_reason=stop_reason), complete("done"))
+    assert (result.ended_by, result.summary, stage.sandbox.files) == ("complete", "done", {})
+    answers = [block for block in stage.requests[1].messages[-1].content if isinstance(block, ToolResult)]
+    assert [answer.is_error for answer in answers] == [True, True]
+    assert all(f"ended by `{stop_reason}`" in answer.text for answer in answers)
+
+
+async def test_a_service_that_never_stops_for_its_calls_is_not_asked_for_ever() -> None:
+    unasked = calls(("read_file", {"path": "a.txt"}), stop_reason="end_turn")
+    between = [unasked, unasked, WRITE_A]  # a step that ran is no such reply
+    result = await Stage().run(*between, *[unasked] * 3, max_steps=20)
+    assert (result.ended_by, result.steps) == ("model_error", 6)
+    assert result.error is not None
+    assert "3 replies in a row" in result.error.message
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "pause_turn", "max_tokens"])
+async def test_a_finalisation_that_did_not_stop_for_its_call_completes_nothing(stop_reason: str) -> None:
+    late = replace(complete("unasked", "a.txt"), text="my words", stop_reason=stop_reason)
+    result = await Stage().run(WRITE_A, late, max_steps=1)
+    assert (result.ended_by, result.summary, result.artifacts) == ("step_limit", "my words", ())
 
 
 async def test_a_text_cut_at_the_token_limit_goes_on_in_the_next_turn() -> None:

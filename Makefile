@@ -42,7 +42,7 @@ check-c: install ## The supervisor: warnings as errors, unit tests, sanitizers
 
 test: ## Every test but the slow ones, against a real engine; does its own set-up
 	@bash scripts/setup
-	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	@bash scripts/run_tests $(PYTEST_ARGS)
 
 test-unit: install ## Tests that need no engine, in seconds
 	@$(PYTEST) tests/unit tests/test_architecture.py -m "not slow and not docker" $(PYTEST_ARGS)

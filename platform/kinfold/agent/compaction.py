@@ -32,16 +32,22 @@ FILES_NAMED = 200
 async def make_room(run: Run) -> None:
     """Compact the history when the next request would fill more of the window than the configured fraction."""
     before = _tokens(run)
-    began = any(message.role == "assistant" for message in run.history.messages)
-    if began and before > max(run.config.compact_at * await _window(run), GROWN * run.compacted_to):
+    if _began(run) and before > max(run.config.compact_at * await _window(run), GROWN * run.compacted_to):
         await _compact(run, before, recent=RECENT)
 
 
 async def make_room_now(run: Run) -> bool:
-    """Compact whatever the estimate says, for the service refused the request; False: nothing became smaller."""
+    """Compact whatever the estimate says, for the service found no room; False: nothing became smaller."""
+    if not _began(run):
+        return False
     before = _tokens(run)
     await _compact(run, before, recent=2, force=True)
     return _tokens(run) < before
+
+
+def _began(run: Run) -> bool:
+    """Whether there is more than the brief, which stays as it is."""
+    return any(message.role == "assistant" for message in run.history.messages)
 
 
 def calibrate(run: Run, estimated: int, reply: Reply) -> None:

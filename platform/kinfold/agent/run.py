@@ -167,6 +167,8 @@ class Run:
     scale: float = 1.0
     """Tokens that the model's service counts for each estimated one."""
     window_said: bool = False
+    outgrown: bool = False
+    """Whether the latest reply was cut by the window's end, and room was made for another."""
     compacted_to: int = 0
     """Estimated tokens that the last compaction left."""
     pauses: int = 0

@@ -82,7 +82,8 @@ async def settle(run: Run, reply: Reply) -> Ending | None:
     if reply.stop_reason == "refusal":  # nothing of a refused turn is run or kept
         return _failed("refusal", reply, "the model refused to go on", "reword the prompt, or use another model")
     if reply.stop_reason == "model_context_window_exceeded":
-        return _failed("context", reply, "the model's context window is full", "delegate more, or split the task")
+        return await _outgrown(run, reply)
+    run.outgrown = False
     if reply.stop_reason not in KNOWN and not reply.incomplete:
         log.warning("run %s: unknown stop reason %r", run.context.run_id, reply.stop_reason)
         return _failed("model_error", reply, f"unknown stop reason {reply.stop_reason!r}", "see the run's last text")
@@ -115,10 +116,24 @@ async def _settle_calls(run: Run, reply: Reply) -> Ending | None:
     return None
 
 
+async def _outgrown(run: Run, reply: Reply) -> Ending | None:
+    """The window was full before the reply's end: the conversation is made smaller, once, and the reply goes on."""
+    if run.outgrown or not await make_room_now(run):
+        return _failed("context", reply, "the model's context window is full", "delegate more, or split the task")
+    run.outgrown = True
+    if reply.message.tool_calls:
+        await refuse_calls(run, reply.message, words("cut_call").format(limit="the end of the context window"))
+    elif echoed(reply.message) is not None:
+        run.history.add_turn(reply.message)
+        run.history.say(words("continue"))
+        run.carried += reply.message.text
+    return None
+
+
 async def _refuse_calls(run: Run, reply: Reply) -> Ending | None:
     """Answer calls that the model did not stop for; each is an error that says why it was not run."""
     if reply.stop_reason == "max_tokens":  # the last input may be a smaller valid one than the model meant
-        await refuse_calls(run, reply.message, words("cut_call"))
+        await refuse_calls(run, reply.message, words("cut_call").format(limit="the output limit"))
         return None
     await refuse_calls(run, reply.message, words("unasked_call").format(stop_reason=reply.stop_reason))
     run.unrun += 1

@@ -10,7 +10,7 @@ from tests.unit.agent.stage import Stage, calls, complete, tool
 
 from kinfold.agent import compaction
 from kinfold.errors import ModelError
-from kinfold.events import Compacted, Warned
+from kinfold.events import Compacted, ToolEnded, Warned
 from kinfold.messages import ToolResult
 from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
@@ -113,6 +113,51 @@ async def test_an_overflow_that_compaction_does_not_cure_is_the_context_ending()
         result = await stage.run(model=model, tools=(FLOOD,))
         assert len(api.requests) == len(script)
     assert (result.ended_by, len(stage.of(Compacted))) == ("context", 1)
+
+
+OUTGROWN = "model_context_window_exceeded"
+
+
+@pytest.mark.parametrize("holds", ["text", "call", "nothing"])
+async def test_a_reply_that_the_windows_end_cut_compacts_once_and_goes_on_over_real_http(holds: str) -> None:
+    text = {"type": "text", "text": "so far "}
+    call = {"type": "tool_use", "id": "toolu_3", "name": "flood", "raw_input": '{"name": "ha'}
+    blocks = {"text": (text,), "call": (text, call), "nothing": ()}[holds]
+    script = [
+        *(Answer.call("flood", {}, id=f"toolu_{n}") for n in (1, 2)),
+        Answer(blocks=blocks, stop_reason=OUTGROWN),
+        Answer.text("the gist"),
+        Answer.text("and on"),
+    ]
+    stage = Stage()
+    async with MessagesApi(script) as api:
+        model = AnthropicModel("claude-sonnet-5", api_key=api.api_key, base_url=api.base_url)
+        result = await stage.run(model=model, tools=(FLOOD,))
+        last = api.requests[-1]["messages"]
+    assert (result.ended_by, result.steps, len(stage.of(Compacted))) == ("text", 4, 1)
+    assert result.summary == ("so far and on" if holds == "text" else "and on")
+    assert "the gist" in last[0]["content"][-1]["text"]
+    assert [event.is_error for event in stage.of(ToolEnded)] == [False, False, *([True] if holds == "call" else [])]
+
+
+async def test_a_window_that_is_full_again_at_once_is_the_context_ending() -> None:
+    full = Answer.text("no room ", stop_reason=OUTGROWN)
+    script = [*(Answer.call("flood", {}, id=f"toolu_{n}") for n in (1, 2)), full, Answer.text("the gist"), full]
+    stage = Stage()
+    async with MessagesApi(script) as api:
+        model = AnthropicModel("claude-sonnet-5", api_key=api.api_key, base_url=api.base_url)
+        result = await stage.run(model=model, tools=(FLOOD,))
+        assert len(api.requests) == len(script)
+    assert (result.ended_by, len(stage.of(Compacted))) == ("context", 1)
+
+
+async def test_a_brief_that_alone_outgrows_the_window_is_not_summarised() -> None:
+    stage = Stage()
+    async with MessagesApi([TOO_LONG]) as api:
+        model = AnthropicModel("claude-sonnet-5", api_key=api.api_key, base_url=api.base_url)
+        result = await stage.run(model=model, tools=(FLOOD,))
+        assert len(api.requests) == 1
+    assert (result.ended_by, result.warnings) == ("context", ())
 
 
 async def test_a_model_of_unknown_window_is_taken_to_be_small_and_that_is_said_once() -> None:

@@ -110,8 +110,8 @@ CASES: dict[EndedBy, Case] = {
         error="refusal",
     ),
     "context": Case(
-        replies=(said("so lo", stop_reason="model_context_window_exceeded"),), summary="so lo", last_text="so lo",
-        error="context",
+        replies=(said("so lo", stop_reason="model_context_window_exceeded"), said("no gist at all " * 500)), paid=3,
+        summary="so lo", last_text="so lo", error="context",
     ),
     "model_error": Case(replies=(overloaded,), paid=1, error="model_error"),
     "sandbox_lost": Case(

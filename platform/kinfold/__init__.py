@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kinfold.config import Tier
     from kinfold.definitions import SubagentDefinition, has_tool_call, text_matches, tokens_over
     from kinfold.errors import (
         ConfigError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "kinfold.config": ("Tier",),
     "kinfold.definitions": ("SubagentDefinition", "has_tool_call", "text_matches", "tokens_over"),
     "kinfold.errors": (
         "ConfigError", "EngineUnavailable", "ImageMissing", "KinfoldError", "LeaseLost", "LimitExceeded", "ModelError",
@@ -87,6 +89,7 @@ __all__ = [
     "SubagentRecord",
     "TaskOutput",
     "TaskResult",
+    "Tier",
     "Tool",
     "ToolContext",
     "ToolError",

@@ -72,6 +72,10 @@ class Tier(BaseModel):
     """Seconds, for one task, at most."""
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """US dollars, for one task, at most."""
+    credits: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """US dollars that all tasks of one user may cost in a calendar month (UTC)."""
+    name: str = ""
+    """For the errors that speak of it; of one from a file, that of its table."""
 
 
 class Settings(BaseModel):

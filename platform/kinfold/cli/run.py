@@ -197,16 +197,18 @@ def make_task(
     from kinfold.tasks import tier
     from kinfold.tasks.task import ParentTask
 
-    if (model := options.replayed or tier.model_of(settings)) is None:
+    mine = tier.tier_of(settings)
+    if (model := options.replayed or tier.model_of(mine, settings.model)) is None:
         raise ConfigError("no model is named", hint="--model NAME, KINFOLD_MODEL, or `model` in kinfold.toml")
     return ParentTask(
         options.prompt,
         model=model,
-        definitions=tier.definitions_of(tier.tier_of(settings), found),
+        definitions=found,
         spec=make_spec(settings, workspace=options.workspace, copy=options.copy, resume_ttl=settings.resume_ttl),
         user_id=settings.user_id,
         timezone=settings.timezone,
-        limits=tier.limits_of(settings),
+        limits=tier.asked_limits(settings),
+        tier=mine,
         out=options.out,
         record=options.record,
         provider=provider,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import anyio
 
+from kinfold.config import Tier
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.models.base import Model
 from kinfold.sandbox.base import Provider, SandboxSpec
@@ -34,6 +35,7 @@ async def run(
     task_extras: bool = False,
     append_constraints: bool = False,
     record: StrPath | None = None,
+    tier: Tier | None = None,
 ) -> TaskResult:
     """Run a prompt in a sandbox of its own, wait for the end, close the sandbox; the arguments are `ParentTask`'s.
 
@@ -56,6 +58,7 @@ async def run(
         task_extras=task_extras,
         append_constraints=append_constraints,
         record=record,
+        tier=tier,
     )
     async with task:
         await task.start()
@@ -80,6 +83,7 @@ def run_sync(
     task_extras: bool = False,
     append_constraints: bool = False,
     record: StrPath | None = None,
+    tier: Tier | None = None,
 ) -> TaskResult:
     """`run` for a program without an event loop. Ctrl-C closes the task and raises `KeyboardInterrupt`."""
     call = functools.partial(
@@ -99,5 +103,6 @@ def run_sync(
         task_extras=task_extras,
         append_constraints=append_constraints,
         record=record,
+        tier=tier,
     )
     return anyio.run(call)

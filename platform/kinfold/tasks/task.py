@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 
 from kinfold.agent.past import Past
-from kinfold.config import RESUME_TTL
+from kinfold.config import RESUME_TTL, Tier
 from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import NotFound, PathError, SandboxError, StoreError
@@ -30,6 +30,7 @@ from kinfold.sandbox.allowlist import Allowlist
 from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
+from kinfold.tasks import tier as tiers
 from kinfold.tasks.journal import StoreJournal
 from kinfold.tasks.log import EventLog, Step
 from kinfold.tasks.main_run import MainRun
@@ -91,8 +92,11 @@ class ParentTask:
         task_extras: bool = False,
         append_constraints: bool = False,
         record: StrPath | None = None,
+        tier: Tier | None = None,
     ) -> None:
         """Nothing happens before `start`.
+
+        `tier`: what the task's user may use; `limits` and definitions are brought within it, what is over is refused.
 
         `definitions`: what the main agent may delegate to; empty: it does not have the `task` tool.
         `out`: a directory of this machine that the main agent's artifacts are copied to, digests checked.
@@ -106,17 +110,20 @@ class ParentTask:
         """
         self.id = f"task_{secrets.token_hex(8)}"
         self._planned = functools.partial(
-            make_plan, prompt=prompt, model=model, definitions=definitions, tools=tools, spec=spec,
+            make_plan, prompt=prompt, model=model,
+            definitions=tiers.definitions_of(tier or Tier(), definitions), tools=tools, spec=spec,
             workspace=workspace, user_id=user_id, timezone=timezone, people=people,
             task_extras=task_extras, append_constraints=append_constraints,
         )  # fmt: skip
         self._model = model
         self._limits = limits or RunLimits()
+        self._tier = tier or Tier()
         self._out_path = out
         self._record_path = record
         self._tape: Writer | None = None
         self._provider = provider
         self._state_dir = default_state_dir() if state_dir is None else Path(state_dir)
+        self._unpriced = 0
         self._past = Past()
         self._earlier: tuple[Event, ...] = ()
         self._stack = AsyncExitStack()
@@ -258,10 +265,21 @@ class ParentTask:
         if bound.cancelled_caught:
             self._note_late(f"the sandbox did not close within {CLOSING:.0f} s; `kinfold reap` removes what is left")
 
+    async def _within_credits(self, user_id: str) -> RunLimits:
+        """Of several tasks that run at once each sees what the others have spent by its own start."""
+        if self._tier.credits is None:
+            return self._limits
+        spent, self._unpriced = await self._tasks.spent(user_id, tiers.month_start())
+        return tiers.within_credits(self._tier, self._limits, user_id=user_id, spent=spent)
+
     # --- opening ---------------------------------------------------------------------------------------------------
 
     async def _make_plan(self) -> Plan:
+        if isinstance(self._model, str):
+            tiers.model_of(self._tier, self._model)
+        self._limits = tiers.limits_within(self._tier, self._limits)
         plan = self._planned()
+        self._limits = await self._within_credits(plan.user_id)
         own: dict[str, Any] = (
             {} if plan.spec.name else {"name": self.id}
         )  # by which a process that resumes it finds the sandbox
@@ -347,6 +365,9 @@ class ParentTask:
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
         for message in _not_enforced(sandbox):
             await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
+        if self._unpriced:
+            message = f"the price of {self._unpriced} requests of this month is not known: no credits went for them"
+            await events.append(Warned(task_id=self.id, code="price_unknown", message=message))
 
     def _on_change(self, group: anyio.abc.TaskGroup, sandbox_id: str, state: Change, detail: str) -> None:
         """The connection to the sandbox came to grief, or is well again: those who watch the task are told."""

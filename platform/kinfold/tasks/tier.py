@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from kinfold.config import Settings, Tier
 from kinfold.definitions import SubagentDefinition
@@ -18,37 +19,65 @@ def tier_of(settings: Settings) -> Tier:
     if name not in settings.tiers:
         known = ", ".join(sorted(settings.tiers)) or "none"
         raise ConfigError(f"there is no tier {name!r}", hint=f"tiers of kinfold.toml are: {known}")
-    return settings.tiers[name]
+    return settings.tiers[name].model_copy(update={"name": name})
 
 
-def model_of(settings: Settings) -> str | None:
-    """The main agent's model. Raises `ConfigError` where another than the tier's was asked for."""
-    tier = tier_of(settings)
-    if tier.model is None:
-        return settings.model
-    if settings.model not in (None, tier.model):
+def model_of(tier: Tier, asked: str | None) -> str | None:
+    """The main agent's model. Raises `ConfigError` where another than the tier's was asked for.
+
+    A script or a recording stands for any model: it costs nothing.
+    """
+    free = (asked or "").partition(":")[0] in ("scripted", "cassette")
+    if tier.model is None or free:
+        return asked
+    if asked not in (None, tier.model):
         raise ConfigError(
-            f"the tier {settings.tier_name!r} has the model {tier.model!r}, and {settings.model!r} was asked for",
+            f"the tier {tier.name!r} has the model {tier.model!r}, and {asked!r} was asked for",
             hint="leave the model out, or name another tier",
         )
     return tier.model
 
 
-def limits_of(settings: Settings) -> RunLimits:
+def asked_limits(settings: Settings) -> RunLimits:
+    """What the settings themselves ask for."""
+    asked = {name: getattr(settings, name) for name in ("max_steps", "timeout", "budget")}
+    return RunLimits.model_validate({name: value for name, value in asked.items() if value is not None})
+
+
+def limits_within(tier: Tier, limits: RunLimits) -> RunLimits:
     """The task's limits. Raises `ConfigError` where more was asked for than the tier allows."""
-    tier = tier_of(settings)
-    found: dict[str, float | None] = {"concurrency": tier.concurrency}
-    for name in ("max_steps", "timeout", "budget"):
-        asked, most = getattr(settings, name), getattr(tier, name)
+    found = {name: getattr(limits, name) for name in limits.model_fields_set}
+    for name in ("max_steps", "concurrency", "timeout", "budget"):
+        asked, most = found.get(name), getattr(tier, name)
         if asked is not None and most is not None and asked > most:
             raise ConfigError(
-                f"the tier {settings.tier_name!r} allows {name} {most:g}, and {asked:g} was asked for",
+                f"the tier {tier.name!r} allows {name} {most:g}, and {asked:g} was asked for",
                 hint=f"ask for at most {most:g}, or name another tier",
             )
-        found[name] = most if asked is None else asked
-    if tier.max_steps is not None and settings.max_steps is None:
-        found["max_steps"] = min(tier.max_steps, RunLimits().max_steps)
-    return RunLimits.model_validate({name: value for name, value in found.items() if value is not None})
+        if asked is None and most is not None:
+            found[name] = min(most, RunLimits().max_steps) if name == "max_steps" else most
+    return RunLimits.model_validate(found)
+
+
+def month_start(now: datetime | None = None) -> float:
+    """When the calendar month began (UTC), in seconds since the epoch: credits count from there."""
+    now = now or datetime.now(UTC)
+    return datetime(now.year, now.month, 1, tzinfo=UTC).timestamp()
+
+
+def within_credits(tier: Tier, limits: RunLimits, *, user_id: str, spent: float) -> RunLimits:
+    """The limits with a budget of what is left of the month's credits. Raises `ConfigError` where nothing is."""
+    if tier.credits is None:
+        return limits
+    left = tier.credits - spent
+    if left <= 0:
+        raise ConfigError(
+            f"the credits of {user_id!r} are used up: ${spent:.2f} of the ${tier.credits:.2f} that the tier "
+            f"{tier.name!r} gives a month",
+            hint="wait for the next month (UTC), or name a tier with more",
+            code="credits_used_up",
+        )
+    return limits.model_copy(update={"budget": left if limits.budget is None else min(left, limits.budget)})
 
 
 def definitions_of(tier: Tier, definitions: Sequence[SubagentDefinition]) -> tuple[SubagentDefinition, ...]:

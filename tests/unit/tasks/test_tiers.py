@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.agent.stage import calls, complete
+from tests.unit.tasks.house import MemoryProvider
 
+from kinfold import ParentTask
 from kinfold.config import Settings, Tier
 from kinfold.definitions import SubagentDefinition
 from kinfold.errors import ConfigError
-from kinfold.tasks.tier import definitions_of, limits_of, model_of, tier_of
+from kinfold.messages import Usage
+from kinfold.models.base import ModelRequest
+from kinfold.models.scripted import ScriptedModel, ScriptedReply
+from kinfold.tasks.result import RunLimits
+from kinfold.tasks.tier import asked_limits, definitions_of, limits_within, model_of, month_start, tier_of
 
 TOML = """
 [tiers.free]
@@ -33,6 +42,10 @@ def settings(tmp_path: Path, text: str = TOML, **flags: Any) -> Settings:
     return Settings.load(flags, cwd=tmp_path, environ={})
 
 
+def limits_of(found: Settings) -> RunLimits:
+    return limits_within(tier_of(found), asked_limits(found))
+
+
 def test_a_user_is_in_the_tier_that_the_file_says_and_a_flag_outweighs_it(tmp_path: Path) -> None:
     assert settings(tmp_path, user_id="ada").tier_name == "pro"
     assert settings(tmp_path, user_id="ada", tier="free").tier_name == "free"
@@ -45,7 +58,7 @@ def test_a_user_is_in_the_tier_that_the_file_says_and_a_flag_outweighs_it(tmp_pa
 def test_what_was_not_asked_for_is_the_tiers(tmp_path: Path) -> None:
     limits = limits_of(settings(tmp_path, user_id="bob"))
     assert (limits.max_steps, limits.concurrency, limits.budget) == (10, 2, 0.5)
-    assert model_of(settings(tmp_path, user_id="bob")) == "haiku"
+    assert model_of(tier_of(settings(tmp_path, user_id="bob")), None) == "haiku"
     assert limits_of(settings(tmp_path, user_id="ada")).max_steps == 60, "a tier above the default raises nothing"
     assert limits_of(settings(tmp_path, user_id="ada", max_steps=150)).max_steps == 150
 
@@ -61,7 +74,7 @@ def test_a_refusal_names_the_tier_and_both_numbers(tmp_path: Path, flags: dict[s
     with pytest.raises(ConfigError, match=words):
         limits_of(settings(tmp_path, tier="free", **flags))
     with pytest.raises(ConfigError, match="the tier 'free' has the model 'haiku', and 'opus'"):
-        model_of(settings(tmp_path, tier="free", model="opus"))
+        model_of(tier_of(settings(tmp_path, tier="free")), "opus")
 
 
 def test_definitions_are_brought_within_the_tier() -> None:
@@ -90,3 +103,60 @@ def test_a_wrong_value_names_file_and_line_what_stands_there_and_what_to_do(
     assert raised.value.message.startswith(f"{tmp_path}/kinfold.toml:{place}: ")
     assert words in raised.value.message
     assert raised.value.hint.startswith(("write another value", "a tier has: "))
+
+
+@pytest.mark.anyio
+async def test_a_library_task_is_brought_within_its_tier_and_refused_what_is_over() -> None:
+    tier = Tier(name="free", model="haiku", max_steps=1, budget=0.5)
+    refusals: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"limits": RunLimits(max_steps=2)}, "the tier 'free' allows max_steps 1, and 2"),
+        ({"model": "opus"}, "the tier 'free' has the model 'haiku', and 'opus'"),
+    )
+    for asked, words in refusals:
+        arguments: dict[str, Any] = {"model": paid(), "tier": tier, "provider": MemoryProvider(), **asked}
+        async with ParentTask("x", **arguments) as task:
+            with pytest.raises(ConfigError, match=words):
+                await task.start()
+    provider = MemoryProvider()
+    async with ParentTask("x", model=paid(steps=3), tier=tier, provider=provider) as task:
+        await task.start()
+        assert (await task.wait()).ended_by == "step_limit"
+
+
+def paid(steps: int = 0) -> ScriptedModel:
+    """Costs a dollar a request: a million tokens of a model at that price."""
+
+    def reply(request: ModelRequest) -> ScriptedReply:
+        usage = Usage(input_tokens=1_000_000)
+        if request.step <= steps and request.tool_choice is None:
+            return replace(calls(("todo_write", {"todos": [{"content": "x"}]})), usage=usage)
+        return replace(complete(), usage=usage)
+
+    return ScriptedModel(reply)
+
+
+@pytest.mark.anyio
+async def test_a_months_credits_are_of_all_tasks_of_a_user_and_end_a_task_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: usage.input_tokens / 1e6)
+    tier = Tier(name="free", credits=4.5)
+
+    async def one(user: str, steps: int) -> str:
+        async with ParentTask(
+            "x", model=paid(steps), tier=tier, user_id=user, provider=MemoryProvider(), definitions=()
+        ) as task:
+            await task.start()
+            return (await task.wait()).ended_by
+
+    assert await one("ada", 1) == "complete"  # two requests: $2
+    assert await one("ada", 9) == "budget"  # $2.50 are left: three requests, and no fourth
+    assert await one("bob", 0) == "complete", "another's credits are another's"
+    with pytest.raises(ConfigError, match=r"credits of 'ada' are used up: \$5\.00 of the \$4\.50") as refused:
+        await one("ada", 0)
+    assert refused.value.code == "credits_used_up"
+
+
+def test_credits_count_from_the_first_of_the_month() -> None:
+    at = datetime(2024, 2, 29, 23, 59, tzinfo=UTC)
+    assert month_start(at) == datetime(2024, 2, 1, tzinfo=UTC).timestamp()

@@ -98,6 +98,26 @@ class StoredTasks:
             setup: str | None = (await connection.execute(query)).scalar_one_or_none()
         return setup
 
+    async def spent(self, user_id: str, since: float) -> tuple[float, int]:
+        """What a user's requests cost since then, in US dollars, and how many of them have no known price.
+
+        Of a request that was left there is an estimate, which nobody is charged.
+        """
+        from sqlalchemy import func
+
+        from kinfold.tasks.store.tables import model_requests, tasks
+
+        row = model_requests.c
+        query = (
+            model_requests.join(tasks, tasks.c.id == row.task_id)
+            .select()
+            .with_only_columns(func.coalesce(func.sum(row.cost_usd), 0.0), func.count() - func.count(row.cost_usd))
+            .where(tasks.c.user_id == user_id, row.started_at >= since, row.estimated == 0)
+        )
+        async with (await self._store.database()).reading() as connection:
+            cost, unpriced = (await connection.execute(query)).one()
+        return float(cost), int(unpriced)
+
     async def discard(self, task_id: str) -> None:
         """It never began."""
         from kinfold.tasks.store.tables import tasks

@@ -38,6 +38,8 @@ ModelErrorKind = Literal[
     "permission",
     "not_found",
     "invalid_request",
+    "unpaired_calls",
+    "thinking",
     "context",
     "too_large",
     "billing",

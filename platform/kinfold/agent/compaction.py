@@ -7,8 +7,10 @@ compaction that fails is a warning; the run goes on with what it has.
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 
 from kinfold.agent.asking import request_of
+from kinfold.agent.history import without_thinking
 from kinfold.agent.instructions import words
 from kinfold.agent.metered import metered
 from kinfold.agent.run import Run
@@ -104,6 +106,8 @@ async def _summary(run: Run) -> str:
     """The summary by the compaction model. Raises `ModelError`, also for a reply that is none."""
     request = request_of(run, "compaction", more=(Message.user(words("summarise")),))
     model = run.config.compactor or run.config.model
+    if model.name != run.config.model.name:
+        request = replace(request, messages=without_thinking(request.messages))
     async with aclosing(metered(run, model, request)) as events:
         async for event in events:
             run.context.lifeline.rearm()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinfold.messages import Block, Message, TextBlock, ToolResult
+from kinfold.agent.instructions import words
+from kinfold.messages import Block, Message, RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolResult
+
+_THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
 
 
 class History:
@@ -81,3 +84,33 @@ def echoed(reply: Message) -> Message | None:
         block for block in reply.content if not (isinstance(block, TextBlock) and not block.text.strip())
     )
     return Message(role="assistant", content=blocks) if blocks else None
+
+
+def without_thinking(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation for a model that did not think these thoughts: it would refuse their signatures."""
+    kept = (
+        message.model_copy(update={"content": tuple(b for b in message.content if not isinstance(b, _THOUGHTS))})
+        for message in messages
+    )
+    return tuple(message for message in kept if message.content)
+
+
+def paired(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation with each call answered once, in the message behind it; answers of nothing are left out."""
+    whole: list[Message] = []
+    asked: tuple[str, ...] = ()
+    for message in [*messages, None]:
+        given = {b.tool_use_id: b for b in message.content if isinstance(b, ToolResult)} if message else {}
+        answers = [given.get(call) or _unknown(call) for call in asked]
+        rest = [b for b in message.content if not isinstance(b, ToolResult)] if message else []
+        if answers and (message is None or message.role == "assistant"):
+            whole.append(Message(role="user", content=tuple(answers)))
+            answers = []
+        if message is not None and (answers or rest):
+            whole.append(Message(role=message.role, content=(*answers, *rest)))
+        asked = tuple(dict.fromkeys(call.id for call in message.tool_calls)) if message else ()
+    return tuple(whole)
+
+
+def _unknown(call_id: str) -> ToolResult:
+    return ToolResult(tool_use_id=call_id, content=(TextBlock(text=words("unanswered")),), is_error=True)

@@ -10,12 +10,12 @@ from kinfold.agent import keeping
 from kinfold.agent.asking import request_of
 from kinfold.agent.calls import refuse_calls, run_calls
 from kinfold.agent.compaction import calibrate, make_room, make_room_now
-from kinfold.agent.history import echoed
+from kinfold.agent.history import echoed, paired, without_thinking
 from kinfold.agent.instructions import words
 from kinfold.agent.metered import metered
 from kinfold.agent.run import Ending, Run
 from kinfold.agent.stop import first_met
-from kinfold.errors import ModelError
+from kinfold.errors import ModelError, ModelErrorKind
 from kinfold.events import Retrying, StepStarted, TextDelta, ThinkingDelta
 from kinfold.messages import EndedBy, ErrorInfo, StopReason
 from kinfold.models import estimate
@@ -41,20 +41,44 @@ async def ask(run: Run, *, tool_choice: str | None = None, purpose: Purpose = "s
     lifeline = run.context.lifeline
     lifeline.patience(run.config.chunk_timeout)
     await make_room(run)
-    request = request_of(run, purpose, tool_choice=tool_choice)
-    try:
-        reply = await _last_of(run, request)
-    except ModelError as error:  # the estimate may be wrong; the service's word is not
-        if error.kind not in ("context", "too_large") or not await make_room_now(run):
-            raise
-        request = request_of(run, purpose, tool_choice=tool_choice)
-        reply = await _last_of(run, request)
+    request, reply = await _answered(run, purpose, tool_choice)
     calibrate(run, estimate.request_tokens(request), reply)
     lifeline.progress()
     run.remember(reply.message.text)
     if purpose == "step":
         await keeping.reply_came(run, reply)
     return reply
+
+
+async def _answered(run: Run, purpose: Purpose, tool_choice: str | None) -> tuple[ModelRequest, Reply]:
+    """The request that was answered, and its reply; each refusal that has a cure is cured once. Raises `ModelError`."""
+    tried: set[ModelErrorKind] = set()
+    while True:
+        request = request_of(run, purpose, tool_choice=tool_choice)
+        try:
+            return request, await _last_of(run, request)
+        except ModelError as error:
+            if error.kind in tried or not await _cured(run, error):
+                raise
+            tried.add(error.kind)
+
+
+async def _cured(run: Run, error: ModelError) -> bool:
+    """Whether the conversation was changed so that another request may pass; our own reckoning of it was wrong."""
+    match error.kind:
+        case "context" | "too_large":
+            return await make_room_now(run)
+        case "unpaired_calls":
+            cured, what = paired(run.history.messages), "tool calls were given the answers that they lacked"
+        case "thinking":
+            cured, what = paired(without_thinking(run.history.messages)), "earlier reasoning was left out"
+        case _:
+            return False
+    if cured == run.history.messages:
+        return False
+    run.history.replace(cured)
+    await run.warn("history_repaired", f"the model's service refused the conversation: {what} ({error.message})")
+    return True
 
 
 async def _last_of(run: Run, request: ModelRequest) -> Reply:

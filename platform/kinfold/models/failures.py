@@ -85,6 +85,18 @@ _BY_STATUS: dict[int, tuple[ModelErrorKind, bool]] = {
 }
 _SPEND_LIMITS = frozenset({"contract_spend_limit_reached", "enforced_spend_limit_reached"})
 """Codes of 429s that no waiting lifts."""
+_REFUSALS: tuple[tuple[ModelErrorKind, tuple[str, ...]], ...] = (
+    ("context", ("prompt is too long",)),
+    ("context", ("exceed context limit",)),
+    ("billing", ("credit balance is too low",)),
+    ("unpaired_calls", ("`tool_use` ids were found without `tool_result`",)),
+    ("unpaired_calls", ("unexpected `tool_use_id` found in `tool_result`",)),
+    ("unpaired_calls", ("each tool_use must have a single result",)),
+    ("thinking", ("thinking", "cannot be modified")),
+    ("thinking", ("thinking", "invalid `signature`")),
+    ("thinking", ("thinking", "invalid `data`")),
+)
+"""What 400s mean that have no type of their own, by the words that they all hold."""
 _HINTS: dict[ModelErrorKind, str] = {
     "authentication": KEY_HINT,
     "permission": "the key may not use this model: choose another with --model, or ask for access",
@@ -92,6 +104,8 @@ _HINTS: dict[ModelErrorKind, str] = {
     "billing": "see to the account's credit or spend limit, then run again",
     "rate_limit": "wait, or run fewer subagents at once",
     "overloaded": "the service is overloaded: run again later",
+    "unpaired_calls": "the conversation holds a tool call without its result: start it anew",
+    "thinking": "the conversation holds reasoning that another model made, or that was changed: start it anew",
     "context": "the conversation outgrew the model's window: a smaller task, or a model with a larger window",
     "too_large": "the request has too many bytes: fewer or smaller images and results",
     "connection": "check the network, a proxy's settings, and ANTHROPIC_BASE_URL if it is set",
@@ -163,15 +177,13 @@ def _by_status(status: int) -> tuple[ModelErrorKind, bool]:
 
 
 def _special(kind: ModelErrorKind, retryable: bool, message: str, code: str) -> tuple[ModelErrorKind, bool]:
-    """What a general type hides: two 400s that mean something else, and 429s that no waiting lifts."""
+    """What a general type hides: 400s that mean something else, and 429s that no waiting lifts."""
     if code in _SPEND_LIMITS:
         return "billing", False
+    if kind != "invalid_request":
+        return kind, retryable
     lowered = message.lower()
-    if kind == "invalid_request" and ("prompt is too long" in lowered or "exceed context limit" in lowered):
-        return "context", False
-    if kind == "invalid_request" and "credit balance is too low" in lowered:
-        return "billing", False
-    return kind, retryable
+    return next((meant for meant, texts in _REFUSALS if all(text in lowered for text in texts)), kind), retryable
 
 
 def _read_body(body: object) -> tuple[str, str, str]:

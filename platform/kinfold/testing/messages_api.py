@@ -26,6 +26,7 @@ from kinfold.testing.api_outcomes import (
     overloaded,
     rate_limited,
 )
+from kinfold.testing.api_thinking import Thoughts
 from kinfold.testing.api_validation import Invalid, validate
 from kinfold.testing.http_listener import Exchange, HttpListener, HttpRequest
 
@@ -63,6 +64,7 @@ class MessagesApi:
         """Streams that are being answered now; 0 again when clients have closed what they abandoned."""
         self._changed = anyio.Event()
         self._answered = 0
+        self._thoughts = Thoughts()
 
     @property
     def base_url(self) -> str:
@@ -122,6 +124,7 @@ class MessagesApi:
             return _bad_request("anthropic-version: header is required")
         try:
             validate(body, refuses_forced_tools=self._refuses_forced_tools)
+            self._thoughts.check(body)
         except Invalid as error:
             return _bad_request(str(error))
         if not self._knows(body["model"]):
@@ -149,6 +152,7 @@ class MessagesApi:
 
     async def _stream(self, answer: Answer, exchange: Exchange) -> None:
         body, number = self.requests[-1], self._answered
+        self._thoughts.give(body["model"], answer.blocks)
         plan = timeline(
             answer,
             message_id=f"msg_loopback_{number}",

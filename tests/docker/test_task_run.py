@@ -208,23 +208,6 @@ async def test_a_task_out_of_time_leaves_no_process_and_keeps_its_work(provider:
     assert [artifact.path for artifact in result.artifacts] == ["/workspace/work.txt"]
 
 
-async def test_a_container_removed_under_a_task_is_a_lost_sandbox(provider: DockerProvider, engine: Any) -> None:
-    model = scripted([calls(bash("echo up; sleep 4207")), complete("never")])
-    async with ParentTask("x", model=model, provider=provider) as task:
-        await task.start()
-        async for event in task.follow():
-            if isinstance(event, ToolOutput):
-                break
-        (container,) = engine.containers.list(filters={"label": f"kinfold.task={task.id}"})
-        await anyio.to_thread.run_sync(lambda: container.remove(force=True))
-        with anyio.fail_after(60):
-            result = await task.wait()
-        previews = [event.preview async for event in task.follow() if isinstance(event, ToolEnded)]
-    assert (result.ended_by, result.status) == ("sandbox_lost", "error")
-    assert result.error is not None
-    assert "exit code" not in " ".join(previews)
-
-
 async def test_what_runs_in_the_background_lives_until_its_agents_run_ends(
     provider: DockerProvider, engine: Any
 ) -> None:

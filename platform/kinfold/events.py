@@ -86,8 +86,12 @@ class ModelRequested(EventBase):
     error: str | None = None
     message_id: str = ""
     """The service's; empty where it gave none."""
+    request_id: str | None = None
+    """By which the service knows this attempt, for whoever must ask it."""
+    stop_reason: str | None = None
+    """Of a reply; None: there was none."""
     usage: Usage = Usage()
-    """What the service reported of this attempt."""
+    """What the service reported of this attempt, with its detail."""
     estimated: bool = False
     """Nothing was reported (`cancelled`): `usage` is an estimate, and charged to nobody."""
     cost: float | None = None

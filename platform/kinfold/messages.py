@@ -163,13 +163,19 @@ class Usage(Wire):
     input_tokens: int = 0
     output_tokens: int = 0
     cache_creation_tokens: int = 0
+    """Written to the service's cache, for whatever time."""
+    cache_creation_hour_tokens: int = 0
+    """Of these, the ones in entries that live an hour; the others live five minutes."""
     cache_read_tokens: int = 0
+    detail: UsageDetail | None = None
+    """Of one request: what else the service told of its bill. A sum has none."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cache_creation_tokens=self.cache_creation_tokens + other.cache_creation_tokens,
+            cache_creation_hour_tokens=self.cache_creation_hour_tokens + other.cache_creation_hour_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
         )
 
@@ -177,6 +183,12 @@ class Usage(Wire):
     def prompt_tokens(self) -> int:
         """All tokens that were sent."""
         return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """The prompt that the model saw last: where a service took several rounds, the last of them."""
+        rounds = self.detail.iterations if self.detail else ()
+        return next((one.usage.prompt_tokens for one in reversed(rounds) if one.kind == "message"), self.prompt_tokens)
 
     @property
     def cache_hit_rate(self) -> float:
@@ -187,6 +199,27 @@ class Usage(Wire):
     def total_tokens(self) -> int:
         """Sent and received."""
         return self.prompt_tokens + self.output_tokens
+
+
+class Iteration(Wire):
+    """One of the rounds that a service took for one request."""
+
+    kind: str
+    """`message`, `compaction`, or what else the service calls it."""
+    model: str | None = None
+    """None: the one that was asked."""
+    usage: Usage
+
+
+class UsageDetail(Wire):
+    """What a service told of one request's bill beside the counts."""
+
+    service_tier: str | None = None
+    """`standard`, `priority` or `batch`."""
+    server_tool_use: dict[str, int] = {}
+    """By kind of call (`web_search_requests`), how many the service made by itself."""
+    iterations: tuple[Iteration, ...] = ()
+    """The counts are their sum, where there are any."""
 
 
 # --- what a run hands back -----------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ def _began(run: Run) -> bool:
 
 def calibrate(run: Run, estimated: int, reply: Reply) -> None:
     """Learn from a reply how far the estimate falls short for this model and this conversation."""
-    if estimated and reply.usage.prompt_tokens:
-        run.scale = min(MOST_SCALE, max(1.0, reply.usage.prompt_tokens / estimated))
+    if estimated and reply.usage.context_tokens:
+        run.scale = min(MOST_SCALE, max(1.0, reply.usage.context_tokens / estimated))
 
 
 async def _window(run: Run) -> int:

@@ -31,7 +31,7 @@ async def metered(run: Run, model: Model, request: ModelRequest) -> AsyncGenerat
         if not meter.told:
             raise ModelError("the model's stream ended without a reply", kind="stream")
     except ModelError as error:
-        await meter.tell("failed", error.usage, error.message_id, error=error.kind)
+        await meter.tell("failed", error.usage, error.message_id, error=error.kind, request_id=error.request_id)
         raise
     except Exception as error:
         await meter.tell("failed", None, None, error=type(error).__name__)
@@ -62,12 +62,14 @@ class _Meter:
         match event:
             case TextChunk(text=text):
                 self.heard += text
-            case RetryNotice(attempt=attempt, reason=reason, usage=usage, message_id=message_id):
-                await self.tell("retried", usage, message_id, error=reason, next_attempt=attempt + 1)
+            case RetryNotice(attempt=attempt, usage=usage, message_id=message_id):
+                told = {"error": event.reason, "request_id": event.request_id}
+                await self.tell("retried", usage, message_id, next_attempt=attempt + 1, **told)
                 self._sent_at = self._began + event.delay
             case Reply(usage=usage, message_id=message_id, model=answered):
                 self.model = answered
-                await self.tell("ok", usage, message_id)
+                told = {"stop_reason": event.stop_reason, "request_id": event.request_id}
+                await self.tell("ok", usage, message_id, **told)
 
     async def tell(
         self,
@@ -75,8 +77,8 @@ class _Meter:
         usage: Usage | None,
         message_id: str | None,
         *,
-        error: str | None = None,
         next_attempt: int = 0,
+        **told: Any,
     ) -> None:
         """Count what the service reported of this attempt, pay it, here and in every purse above, and say so."""
         used = usage or Usage()
@@ -86,7 +88,7 @@ class _Meter:
             words = f"the price of {self.model} is not known: the budget does not hold for it"
             await self._run.warn("price_unknown", words)
         self._run.purse.charge(cost, self.model)
-        await self._emit(ended, used, message_id or "", error=error, cost=cost)
+        await self._emit(ended, used, message_id or "", cost=cost, **told)
         self._attempt, self._began, self.heard = next_attempt, time.monotonic(), ""
         self.told = ended != "retried"
 

@@ -97,6 +97,7 @@ class AnthropicModel:
                     reason=failure.message,
                     usage=failure.usage,
                     message_id=failure.message_id,
+                    request_id=failure.request_id,
                 )
                 await self._retry.sleep(delay)
 

@@ -61,6 +61,8 @@ class RetryNotice:
     """What the failed attempt is billed for, as far as it was heard; None: it reported nothing."""
     message_id: str | None = None
     """Of the failed attempt's message, where one had begun."""
+    request_id: str | None = None
+    """By which the service knows the failed attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

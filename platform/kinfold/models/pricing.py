@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from kinfold.messages import Usage
 
 CACHE_WRITE = 1.25
-"""A written prompt token against a plain one (entries that live five minutes, the only ones kinfold asks for)."""
+"""A written prompt token against a plain one, in an entry that lives five minutes."""
+CACHE_WRITE_HOUR = 2.0
+"""The same in an entry that lives an hour; kinfold asks for none, a server in between may."""
+WEB_SEARCH = 0.01
+"""US dollars for each search that the service made by itself."""
 _PER = 1_000_000
 
 
@@ -56,10 +60,23 @@ def cost_usd(model: str, usage: Usage) -> float | None:
     """
     if model.startswith("cassette:"):  # a recording asks nobody, like a script
         return 0.0
+    iterations = usage.detail.iterations if usage.detail else ()
+    rounds = [(one.model or model, one.usage) for one in iterations] or [(model, usage)]
+    costs = [_tokens_cost(name, counts) for name, counts in rounds]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    searches = usage.detail.server_tool_use.get("web_search_requests", 0) if usage.detail else 0
+    return sum(known) + searches * WEB_SEARCH
+
+
+def _tokens_cost(model: str, usage: Usage) -> float | None:
     price = PRICES.get(re.sub(r"-\d{8}$", "", model.removeprefix("anthropic:")))
     if price is None:
         return None
     if price.long is not None and usage.prompt_tokens > LONG_PROMPT:
         price = price.long
-    prompt = usage.input_tokens + usage.cache_creation_tokens * CACHE_WRITE + usage.cache_read_tokens * price.cache_read
+    hour = usage.cache_creation_hour_tokens
+    written = hour * CACHE_WRITE_HOUR + (usage.cache_creation_tokens - hour) * CACHE_WRITE
+    prompt = usage.input_tokens + written + usage.cache_read_tokens * price.cache_read
     return (prompt * price.input + usage.output_tokens * price.output) / _PER

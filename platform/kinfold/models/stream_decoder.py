@@ -21,17 +21,12 @@ from kinfold.messages import (
     Usage,
 )
 from kinfold.models.base import Reply, TextChunk, ThinkingChunk
+from kinfold.models.reported_usage import ReportedUsage
 from kinfold.models.tool_input import parse_tool_input
 
 INCOMPLETE = "incomplete"
 """The stop reason of a reply that was cut after completed blocks: the service gave none."""
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded"})
-_USAGE = {
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cache_creation_input_tokens": "cache_creation_tokens",
-    "cache_read_input_tokens": "cache_read_tokens",
-}
 
 
 class MalformedStream(Exception):
@@ -62,7 +57,7 @@ class StreamDecoder:
         self._request_id = request_id
         self._open: dict[int, _OpenBlock] = {}
         self._done: dict[int, Block] = {}
-        self._usage: dict[str, int] = {}
+        self._reported = ReportedUsage()
         self._message_id = ""
         self._model = ""
         self._stop_reason: str | None = None
@@ -109,8 +104,8 @@ class StreamDecoder:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens reported so far; None: the stream has reported none."""
-        return Usage(**{_USAGE[name]: count for name, count in self._usage.items()}) if self._usage else None
+        """What is reported of the bill so far; None: nothing."""
+        return self._reported.usage
 
     @property
     def message_id(self) -> str | None:
@@ -138,20 +133,13 @@ class StreamDecoder:
     def _start_message(self, message: Mapping[str, Any]) -> None:
         self._message_id = str(message.get("id") or "")
         self._model = str(message.get("model") or "")
-        self._count(message.get("usage"))
+        self._reported.take(message.get("usage"))
 
     def _end_message(self, delta: Mapping[str, Any], usage: object) -> None:
         reason = delta.get("stop_reason")
         if isinstance(reason, str):
             self._stop_reason = reason
-        self._count(usage)
-
-    def _count(self, usage: object) -> None:
-        """Counts are cumulative: the last one of each kind is true."""
-        if isinstance(usage, dict):
-            for name in _USAGE:
-                if isinstance(count := usage.get(name), int) and count >= 0:
-                    self._usage[name] = count
+        self._reported.take(usage)
 
     def _start_block(self, index: int, start: Mapping[str, Any]) -> TextChunk | ThinkingChunk | None:
         if index in self._open or index in self._done:

@@ -33,8 +33,8 @@ class Answer:
     stop_reason: str | None = None
     """None: `tool_use` with a tool call among the blocks, else `end_turn`."""
     stop_details: Mapping[str, Any] | None = None
-    usage: Mapping[str, int] = field(default_factory=dict)
-    """Overrides the counted tokens."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides the counted tokens, and adds what else the API tells of a bill."""
     interruption: Interruption | None = None
     extra_events: tuple[Mapping[str, Any], ...] = ()
     """Events of kinds that no client knows; they come after `message_start`."""

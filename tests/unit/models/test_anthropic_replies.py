@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import anyio
 import pytest
@@ -24,6 +25,7 @@ from kinfold.messages import (
 from kinfold.models import resolve
 from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import TextChunk, ThinkingChunk
+from kinfold.models.pricing import cost_usd
 from kinfold.testing.messages_api import Answer, Interruption, MessagesApi
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +76,40 @@ async def test_usage_counts_are_cumulative_and_the_last_ones_hold(model_of: Make
     async with MessagesApi([Answer.text("yes", usage=counted)]) as api:
         reply = reply_in(await ask(model_of(api)))
     assert reply.usage == Usage(input_tokens=10, output_tokens=77, cache_creation_tokens=20, cache_read_tokens=3_000)
+
+
+async def test_the_rest_of_a_bill_is_kept_and_its_iterations_are_the_bill(model_of: MakeModel, ask: Ask) -> None:
+    folded = {"type": "compaction", "input_tokens": 900, "output_tokens": 90, "model": "claude-haiku-4-5"}
+    said = {"type": "message", "input_tokens": 10, "output_tokens": 7, "cache_creation_input_tokens": 30}
+    told = {
+        "input_tokens": 10,
+        "output_tokens": 7,
+        "service_tier": "priority",
+        "server_tool_use": {"web_search_requests": 2, "strange": None},
+        "iterations": [folded, {**said, "cache_creation": {"ephemeral_1h_input_tokens": 20}}, "nonsense"],
+    }
+    async with MessagesApi([Answer.text("yes", usage=told)]) as api:
+        usage = reply_in(await ask(model_of(api))).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.context_tokens) == (910, 97, 40)
+    assert (usage.cache_creation_tokens, usage.cache_creation_hour_tokens) == (30, 20)
+    assert usage.detail is not None
+    assert (usage.detail.service_tier, usage.detail.server_tool_use) == ("priority", {"web_search_requests": 2})
+    assert [(one.kind, one.model) for one in usage.detail.iterations] == [
+        ("compaction", "claude-haiku-4-5"), ("message", None),
+    ]  # fmt: skip
+    assert (usage + usage).detail is None
+    sonnet, haiku = 3e-6, 1e-6
+    expected = (10 + 10 * 1.25 + 20 * 2.0 + 7 * 5) * sonnet + (900 + 90 * 5) * haiku + 2 * 0.01
+    assert cost_usd("claude-sonnet-4-6", usage) == pytest.approx(expected)
+    assert cost_usd("claude-of-no-price", usage) is None
+
+
+@pytest.mark.parametrize("told", ["many", -3, True, None, [], {"ephemeral_1h_input_tokens": "x"}])
+async def test_a_bill_that_makes_no_sense_fails_nothing(told: Any, model_of: MakeModel, ask: Ask) -> None:
+    strange = dict.fromkeys(("cache_creation", "server_tool_use", "service_tier", "iterations"), told)
+    async with MessagesApi([Answer.text("yes", usage={"input_tokens": 10, **strange})]) as api:
+        usage = reply_in(await ask(model_of(api))).usage
+    assert (usage.input_tokens, usage.cache_creation_hour_tokens) == (10, 0)
 
 
 async def test_unknown_events_are_ignored_and_unknown_blocks_kept(model_of: MakeModel, ask: Ask) -> None:

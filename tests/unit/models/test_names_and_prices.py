@@ -48,6 +48,7 @@ def test_a_line_of_models_means_one_whose_price_is_known(line: str, monkeypatch:
         ("claude-opus-5", Usage(input_tokens=MILLION, output_tokens=MILLION), 30.0),
         ("claude-haiku-4-5-20251001", Usage(output_tokens=MILLION), 5.0),
         ("anthropic:claude-sonnet-4-6", Usage(cache_creation_tokens=MILLION), 3.75),
+        ("claude-sonnet-4-6", Usage(cache_creation_tokens=MILLION, cache_creation_hour_tokens=MILLION // 2), 4.875),
         ("claude-sonnet-4-6", Usage(cache_read_tokens=MILLION), 0.3),
         ("claude-opus-5-5", Usage(cache_read_tokens=MILLION), 0.2),
         ("claude-fable-5-1", Usage(cache_read_tokens=MILLION), 0.25),

@@ -18,12 +18,15 @@ from kinfold.cli.ledger import ledger_command
 from kinfold.definitions import SubagentDefinition
 from kinfold.events import ModelRequested, RunStarted
 from kinfold.messages import Usage
+from kinfold.models.anthropic import AnthropicModel
 from kinfold.models.base import ModelRequest
+from kinfold.models.retry import RetryPolicy
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.tasks.result import TaskResult
 from kinfold.tasks.store.door import Store
 from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tasks.task import ParentTask
+from kinfold.testing.messages_api import Answer, MessagesApi, overloaded
 
 GENERAL = SubagentDefinition(type="general", description="Does it.", tool_keys=("write_file", "read_file"))
 PAGE = "a long page of the archive, read and then forgotten. " * 60
@@ -71,6 +74,33 @@ async def test_every_request_is_a_row_and_the_sums_are_the_results(own_state: Pa
     assert sum(row["input_tokens"] for row in rows) == result.usage.input_tokens
     assert {(row["ended"], row["kind"], row["estimated"]) for row in rows} == {("ok", "step", 0)}
     assert all(row["started_at"] <= row["ended_at"] for row in rows)
+
+
+@pytest.mark.anyio
+async def test_a_row_holds_all_that_the_service_told_of_its_attempt(own_state: Path) -> None:
+    told = {
+        "cache_creation_input_tokens": 900,
+        "cache_creation": {"ephemeral_5m_input_tokens": 600, "ephemeral_1h_input_tokens": 300},
+        "service_tier": "standard",
+        "server_tool_use": {"web_search_requests": 1},
+    }
+    async with MessagesApi([overloaded(), Answer.text("done", usage=told)]) as api:
+        retry = RetryPolicy(first=0.0)
+        model = AnthropicModel("claude-sonnet-4-6", api_key=api.api_key, base_url=api.base_url, retry=retry)
+        task = ParentTask("go", model=model, provider=MemoryProvider(), definitions=(), state_dir=own_state)
+        async with task:
+            await task.start()
+            result = await task.wait()
+    async with Store(own_state) as store:
+        rows = (await StoredTasks(store).export(task.id))["modelRequests"]
+    told_of = [(row["attempt"], row["ended"], row["stop_reason"], row["request_id"]) for row in rows]
+    assert told_of == [(1, "retried", None, "req_loopback_1"), (2, "ok", "end_turn", "req_loopback_2")]
+    assert (rows[1]["cache_creation_tokens"], rows[1]["cache_creation_hour_tokens"]) == (900, 300)
+    assert json.loads(rows[1]["detail"]) == {
+        "service_tier": "standard", "server_tool_use": {"web_search_requests": 1},
+    }  # fmt: skip
+    assert rows[0]["detail"] is None
+    assert rows[1]["cost_usd"] == pytest.approx(result.cost)
 
 
 @pytest.mark.anyio

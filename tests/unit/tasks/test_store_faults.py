@@ -9,10 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import alembic.command
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -229,6 +232,36 @@ async def test_the_migrations_make_the_tables_that_the_code_knows(filled: Path) 
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
         assert connection.exec_driver_sql("SELECT * FROM user_usage").fetchall() == []
     engine.dispose()
+
+
+async def test_a_store_of_the_first_version_is_brought_up_with_all_that_it_holds(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, run = {"task_id": "task_a1"}, {"run_id": "run_1"}
+    with monkeypatch.context() as older:
+        older.setattr(schema, "HEAD", "0001")
+        older.setattr(alembic.command, "upgrade", partial(_upgrade_to, "0001", alembic.command.upgrade))
+        async with Store(own_state) as store:
+            await StoredTasks(store).begin("task_a1", user_id="u", prompt="x", model="m")
+    with closing(sqlite3.connect(own_state / FILE_NAME)) as other, other:
+        assert other.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        _insert(other, "runs", {"id": "run_1", **task, "kind": "main", "model": "m", "started_at": 1.0})
+        counts = dict.fromkeys(("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens"), 7)
+        row = {"id": "r", **task, **run, "attempt": 1, "kind": "step", "model": "m", "ended": "ok", **counts}
+        _insert(other, "model_requests", {**row, "estimated": 0, "started_at": 1.0, "ended_at": 2.0})
+    async with Store(own_state) as store:
+        (found,) = (await StoredTasks(store).export("task_a1"))["modelRequests"]
+    assert {name: found[name] for name in row} == row
+    assert (found["cache_creation_hour_tokens"], found["detail"], found["request_id"]) == (0, None, None)
+
+
+def _upgrade_to(version: str, upgrade: Callable[[Any, str], None], config: Any, head: str) -> None:
+    upgrade(config, version)
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
 
 async def test_a_task_whose_process_is_dead_was_interrupted_and_one_that_lives_runs(own_state: Path) -> None:

@@ -122,6 +122,10 @@ model_requests = Table(
     Column("cost_usd", Float),  # null: no price is known, which is not 0
     Column("started_at", Float, nullable=False),
     Column("ended_at", Float, nullable=False),
+    Column("stop_reason", Text),  # of a reply
+    Column("request_id", Text),  # the service's
+    Column("cache_creation_hour_tokens", Integer, nullable=False, server_default="0"),  # of those written
+    Column("detail", Text),  # JSON of a `UsageDetail`: service tier, server tools, iterations; null: none was told
     Index("model_requests_of_task", "task_id", "started_at"),
     Index("model_requests_of_run", "run_id"),
 )

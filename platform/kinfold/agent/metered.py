@@ -63,7 +63,7 @@ class _Meter:
             case TextChunk(text=text):
                 self.heard += text
             case RetryNotice(attempt=attempt, usage=usage, message_id=message_id):
-                told = {"error": event.reason, "request_id": event.request_id}
+                told: dict[str, Any] = {"error": event.reason, "request_id": event.request_id}
                 await self.tell("retried", usage, message_id, next_attempt=attempt + 1, **told)
                 self._sent_at = self._began + event.delay
             case Reply(usage=usage, message_id=message_id, model=answered):

@@ -23,7 +23,7 @@ from kinfold.config import state_dir as default_state_dir
 from kinfold.definitions import DEFAULT, SubagentDefinition
 from kinfold.errors import NotFound, PathError, SandboxError, StoreError
 from kinfold.events import Egress, Event, SandboxChanged, TaskEnded, TaskStarted, Warned
-from kinfold.messages import Artifact, ErrorInfo, Usage
+from kinfold.messages import Artifact
 from kinfold.models.base import Model
 from kinfold.models.cassette import Writer
 from kinfold.sandbox.allowlist import Allowlist
@@ -31,11 +31,12 @@ from kinfold.sandbox.base import EgressAttempt, Provider, SandboxSpec
 from kinfold.sandbox.link import Change
 from kinfold.sandbox.sandbox import Sandbox
 from kinfold.tasks import tier as tiers
+from kinfold.tasks.closing import copied_out, not_enforced, result_of, result_of_bug
 from kinfold.tasks.journal import StoreJournal
 from kinfold.tasks.log import EventLog, Step
 from kinfold.tasks.main_run import MainRun
 from kinfold.tasks.opening import create_apart
-from kinfold.tasks.out import Copied, OutDirectory
+from kinfold.tasks.out import OutDirectory
 from kinfold.tasks.plan import Plan, StrPath, make_plan
 from kinfold.tasks.result import RunLimits, TaskResult
 from kinfold.tasks.setup import setup_of
@@ -363,7 +364,7 @@ class ParentTask:
         )
         await events.append(begun)
         await events.append(SandboxChanged(task_id=self.id, sandbox_id=sandbox.id, state="ready"))
-        for message in _not_enforced(sandbox):
+        for message in not_enforced(sandbox):
             await events.append(Warned(task_id=self.id, code="not_enforced", message=message))
         if self._unpriced:
             message = f"the price of {self._unpriced} requests of this month is not known: no credits went for them"
@@ -400,41 +401,13 @@ class ParentTask:
         sandbox = self._opened(self._sandbox)
         run = await apart.run(main.run(), "the main run")  # its model and tools may be the caller's own
         await sandbox.end_egress()
-        copied = await self._copy_out(run.artifacts, sandbox)
+        copied = await copied_out(self._out, run.artifacts, sandbox)
         taped = tape_warnings(plan, self._tape)
-        self._result = TaskResult(
-            task_id=self.id,
-            status=run.status,
-            ended_by=run.ended_by,
-            summary=run.summary,
-            artifacts=run.artifacts,
-            skipped=run.skipped,
-            steps=run.steps,
-            usage=main.usage(run.usage),
-            cost=run.cost,
-            records=main.records,
-            warnings=(*_not_enforced(sandbox), *run.warnings, *taped, *copied.problems, *copied.left_out),
-            salvage=run.salvage,
-            error=run.error or _copy_error(copied),
-            workspace=sandbox.ref.workspace,
-            out=tuple(copied.files),
-        )
+        self._result = result_of(self.id, run, main, sandbox, copied=copied, taped=taped)
         await self._append_end(self._result)
 
     async def _end_by_bug(self, main: MainRun, error: Exception) -> None:
-        """A result for what neither the model nor the sandbox did; the traceback is in the program's log."""
-        info = ErrorInfo(code="internal_error", message=f"{type(error).__name__}: {error}", hint="a bug in kinfold")
-        self._result = TaskResult(
-            task_id=self.id,
-            status="error",
-            ended_by="internal_error",
-            summary="",
-            steps=0,
-            usage=main.usage(Usage()),
-            records=main.records,
-            error=info,
-            workspace=self._opened(self._sandbox).ref.workspace,
-        )
+        self._result = result_of_bug(self.id, main, self._opened(self._sandbox), error)
         await self._append_end(self._result)
 
     async def _append_end(self, result: TaskResult) -> None:
@@ -462,14 +435,6 @@ class ParentTask:
         self._result_kept = True
         return True
 
-    async def _copy_out(self, artifacts: Sequence[Artifact], sandbox: Sandbox) -> Copied:
-        if self._out is None or not artifacts:
-            return Copied()
-        try:
-            return await self._out.take(artifacts, sandbox)
-        except SandboxError as error:
-            return Copied(problems=[f"the sandbox failed while artifacts were copied out: {error.message}"])
-
     def _note_late(self, message: str) -> None:
         """A warning from closing, when the log has ended already: it goes into the result."""
         log.warning("task %s: %s", self.id, message)
@@ -487,18 +452,6 @@ def _secrets(spec: SandboxSpec) -> list[str]:
     """What the log must not show."""
     injected = spec.network.secrets if isinstance(spec.network, Allowlist) else ()
     return [*spec.secrets.values(), *injected, *(value.split()[-1] for value in injected if value.strip())]
-
-
-def _not_enforced(sandbox: Sandbox) -> list[str]:
-    """A line for every control that does not hold here."""
-    return [f"{control.name} is not enforced here: {control.reason}" for control in sandbox.not_enforced]
-
-
-def _copy_error(copied: Copied) -> ErrorInfo | None:
-    if not copied.problems:
-        return None
-    message = f"not everything was copied out: {copied.problems[0]}"
-    return ErrorInfo(code="out_incomplete", message=message, hint="the files are in the workspace")
 
 
 def _sha256(data: bytes) -> str:

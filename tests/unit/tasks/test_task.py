@@ -515,10 +515,10 @@ async def full(*_: object, **__: object) -> None:
 async def test_a_bug_of_ours_behind_the_run_is_a_result_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(self: object, artifacts: object, sandbox: object) -> None:
+    async def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(ParentTask, "_copy_out", broken)
+    monkeypatch.setattr("kinfold.tasks.task.copied_out", broken)
     provider = MemoryProvider()
     async with parent(writer, provider) as task:
         await task.start()

@@ -29,7 +29,8 @@ KINFOLD = str(Path(sys.executable).with_name("kinfold"))
 def start(state: Path, *task: str) -> subprocess.Popen[bytes]:
     """The program, in a process of its own."""
     command = [sys.executable, PROGRAM, str(state), IMAGE, *task]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Unbuffered: `communicate` does not know what `readline` has read ahead.
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
 
 
 def lines_of(printed: bytes) -> list[dict[str, Any]]:

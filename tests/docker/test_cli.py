@@ -106,6 +106,24 @@ main:
     assert (tmp_path / "out/d/a").read_text() == "hi\n"
 
 
+def test_a_reader_that_does_not_read_holds_up_neither_the_task_nor_its_end(tmp_path: Path) -> None:
+    loud = "{tool: bash, input: {command: 'seq 1 4000'}}"
+    model = script(tmp_path / "s.yaml", f"main: [{{calls: [{', '.join([loud] * 12)}]}}, all told]")
+    command = [KINFOLD, "run", "go", "--json", "--model", model, "--image", "kinfold/base"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        end = time.monotonic() + 60
+        while kinfold("tasks", "show", first["taskId"], "--json").stdout.find(b'"completed"') < 0 or containers():
+            assert time.monotonic() < end, "it waits for its reader"
+            assert process.poll() is None, "there was nothing to wait for"
+        rest = process.stdout.read()
+    events = [json.loads(line) for line in rest.splitlines()]
+    assert len(rest) > 2 * 65_536, "more than a pipe holds"
+    assert [event["seq"] for event in events] == list(range(2, len(events) + 2))
+    assert (events[-1]["type"], process.returncode) == ("task_ended", 0)
+
+
 def test_a_detached_sandbox_outlives_its_maker_until_it_is_destroyed() -> None:
     created = kinfold("sandbox", "create", "--name", "by-hand")
     assert created.returncode == 0, created.stderr.decode()

@@ -34,6 +34,8 @@ class View(Protocol):
     """Shows events as they come; used as a context manager around the run."""
 
     state: TreeState
+    may_block: bool
+    """Whether a reader that does not read holds `show` up: it is called in a thread then."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -50,6 +52,8 @@ class View(Protocol):
 
 class JsonView:
     """One JSON object a line on standard output; nothing else goes there."""
+
+    may_block = True
 
     def __init__(self) -> None:
         self.state = TreeState()
@@ -74,6 +78,8 @@ class JsonView:
 
 class LineView:
     """Plain lines on standard error: what begins, what ends and, when verbose, each tool call."""
+
+    may_block = True
 
     def __init__(self, *, verbose: bool) -> None:
         self.state = TreeState()
@@ -100,6 +106,8 @@ class LineView:
 
 class TreeView:
     """A live tree on standard error: the main agent and a line per subagent."""
+
+    may_block = False  # it draws on a terminal
 
     def __init__(self, *, verbose: bool) -> None:
         from rich.console import Console

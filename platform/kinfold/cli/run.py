@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
 from kinfold import definitions
 from kinfold.cli.asking import people_for
@@ -139,14 +140,20 @@ def _exit_code(result: TaskResult) -> int:
 
 
 async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals]) -> TaskResult | None:
-    """Start, follow and close the task; None where a signal came before its first step."""
-    starting, begun = anyio.CancelScope(), anyio.Event()
+    """Start, follow and close the task; None where a signal came before its first step.
+
+    A reader of what is shown that does not read holds nothing up but the showing: the task runs, ends and closes.
+    """
+    starting, showing = anyio.CancelScope(), anyio.CancelScope()
+    begun, closed, shown = anyio.Event(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as group:
 
         def react(received: signal.Signals) -> None:
             caught.append(received)
             if not begun.is_set():
                 starting.cancel()
+            elif closed.is_set():
+                showing.cancel()
             elif received == signal.SIGTERM:
                 task.interrupt()
             else:
@@ -158,13 +165,26 @@ async def _show_task(task: ParentTask, view: View, caught: list[signal.Signals])
                 await task.start()
                 begun.set()
             if not starting.cancelled_caught:
-                async for event in task.follow():
-                    if event.seq > task.earlier:
-                        view.show(event)
-                    else:
-                        view.state.apply(event)
+                group.start_soon(_show_events, task, view, showing, shown)
+                await task.wait()
+        closed.set()
+        if not starting.cancelled_caught:
+            await shown.wait()
         watcher.cancel()
     return None if starting.cancelled_caught else task.result
+
+
+async def _show_events(task: ParentTask, view: View, showing: anyio.CancelScope, shown: anyio.Event) -> None:
+    """Show each event, what an earlier process left of them silently."""
+    with showing:
+        async for event in task.follow():
+            if event.seq <= task.earlier:
+                view.state.apply(event)
+            elif view.may_block:
+                await anyio.to_thread.run_sync(view.show, event, abandon_on_cancel=True)
+            else:
+                view.show(event)
+    shown.set()
 
 
 def load_settings(flags: Mapping[str, object]) -> Settings:

@@ -60,7 +60,7 @@ class EventLog:
         """`store`: keeps a batch and perhaps a step, all or nothing; None: in memory only. `earlier`: what it has."""
         self._events: list[Event] = list(earlier)
         self._changed = anyio.Event()
-        self._sealed = False
+        self._sealed = bool(earlier) and isinstance(earlier[-1], TaskEnded)
         self._redaction = Redaction(secrets)
         self._streams: dict[_Stream, tuple[Pieces, EventBase]] = {}
         """Texts that arrive in pieces, each with the last event of it."""
@@ -83,7 +83,7 @@ class EventLog:
         That comes with the text's next piece, or before what ends it.
         """
         if self._sealed:
-            log.warning("event after the end of task %s: %s", event.task_id, type(event).__name__)
+            log.info("event after the end of task %s: %s", event.task_id, type(event).__name__)
             return None
         if not self._redaction:
             return self._keep(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from tests.unit.tasks.house import MemoryProvider
 
 from kinfold import ParentTask, ResumedTask, SandboxSpec
 from kinfold.errors import ConfigError, KinfoldError, NotFound, SandboxLost, StoreError
+from kinfold.events import Event, EventBase, RunEnded, TaskEnded
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.sandbox.allowlist import allowlist
 from kinfold.sandbox.base import SandboxRef
 from kinfold.sandbox.owner import Owner
 from kinfold.tasks.store.door import FILE_NAME
+from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tools.base import ToolContext, ToolOutcome
 from kinfold.tools.people import People
 
@@ -54,12 +57,13 @@ class Killed:
         self.state = state
         self.provider = MemoryProvider()
         self.id = ""
+        self.copied = False
 
     async def begin(self, **arguments: Any) -> None:
         """Run it until its first call, and take the store as it is."""
 
         async def cut(context: ToolContext, given: Any) -> ToolOutcome:
-            self._copy()
+            self.copy()
             return ToolOutcome.of("too late")
 
         settings = {"model": ScriptedModel(_reply), "tools": (tool("cut", cut),), "state_dir": self.state / "first"}
@@ -68,7 +72,9 @@ class Killed:
             await task.start()
             await task.wait()
 
-    def _copy(self) -> None:
+    def copy(self) -> None:
+        """Keep the store as it is now: it died just then."""
+        self.copied = True
         with (
             sqlite3.connect(self.state / "first" / FILE_NAME) as old,
             sqlite3.connect(self.state / FILE_NAME) as new,
@@ -128,6 +134,34 @@ async def test_a_task_goes_on_in_its_sandbox_and_its_log_has_no_gap(killed: Kill
     assert kept == [event.dump() for event in events]
     assert killed.sql("SELECT status, ended_by FROM tasks") == [("completed", "complete")]
     assert any("cut" in warning and "not known" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("last", [RunEnded, TaskEnded])
+async def test_a_task_that_died_at_its_very_end_has_the_result_that_it_would_have_had(
+    killed: Killed, last: type[EventBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = StoredTasks.append
+
+    async def copying(self: StoredTasks, task_id: str, events: Sequence[Event], *step: Any) -> None:
+        before = [event for event in events if not isinstance(event, TaskEnded) or last is TaskEnded]
+        if not killed.copied and any(isinstance(event, last) for event in before):
+            await append(self, task_id, before, *step)
+            killed.copy()
+        await append(self, task_id, events, *step)
+
+    async def act(context: ToolContext, given: Any) -> ToolOutcome:
+        return ToolOutcome.of("run")
+
+    monkeypatch.setattr(StoredTasks, "append", copying)
+    await killed.begin(tools=(tool("cut", act),))
+    async with killed.resumed() as task:
+        await task.start()
+        result = await task.wait()
+        events = [event async for event in task.follow()]
+    assert (result.ended_by, result.steps, result.summary) == ("complete", 2, "step 2")
+    assert [event.type for event in events].count("run_ended") == 1
+    assert [event.type for event in events].count("task_ended") == 1
+    assert killed.sql("SELECT status, ended_by FROM tasks") == [("completed", "complete")]
 
 
 async def test_a_task_of_which_no_event_was_kept_begins_in_its_sandbox(killed: Killed) -> None:

@@ -19,6 +19,7 @@ def request_of(
         tools=run.specs,
         tool_choice=tool_choice,
         effort=run.config.effort,
+        thinking=run.config.thinking,
         purpose=purpose,
         run_kind=run.input.kind,
         label=run.input.label,

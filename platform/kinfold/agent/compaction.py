@@ -107,7 +107,8 @@ async def _summary(run: Run) -> str:
     request = request_of(run, "compaction", more=(Message.user(words("summarise")),))
     model = run.config.compactor or run.config.model
     if model.name != run.config.model.name:
-        request = replace(request, messages=without_thinking(request.messages))
+        messages = without_thinking(request.messages)
+        request = replace(request, messages=messages, effort=None, thinking=None)  # those too are of the other model
     async with aclosing(metered(run, model, request)) as events:
         async for event in events:
             run.context.lifeline.rearm()

@@ -21,6 +21,7 @@ from kinfold.errors import SandboxLost, ToolError
 from kinfold.events import Emit, EventBase, Heartbeat, RunEnded, Waiting, Warned, timestamp
 from kinfold.messages import STATUS_OF, DefinitionRef, EndedBy, Salvage, SubagentRecord, TaskOutput, Usage
 from kinfold.models.base import Model
+from kinfold.models.families import why_refused
 from kinfold.tools.base import SpawnRequest, Tool
 from kinfold.tools.writers import Writers
 
@@ -157,10 +158,13 @@ class Delegation:
         raise ToolError(f"unknown subagent type {wanted!r}{near}", hint=allowed)
 
     def _make(self, request: SpawnRequest, definition: SubagentDefinition, past: PastRun | None) -> _Child:
+        model = self._model_of(definition)
+        if refused := why_refused(model.name, definition.effort, definition.thinking):
+            raise ToolError(f"{definition.type!r} cannot start: {refused[1]}", hint="use another type of subagent")
         child = _Child(
             request=request,
             definition=definition,
-            model=self._model_of(definition),
+            model=model,
             purse=Purse(limit=definition.budget, above=self._purse),
             past=past,
         )
@@ -233,6 +237,7 @@ class Delegation:
             timeout=definition.timeout,
             budget=definition.budget,
             effort=definition.effort,
+            thinking=definition.thinking,
             extra_tools=self._config.extra_tools,
             chunk_timeout=self._config.chunk_timeout,
             writers=self._config.writers,

@@ -27,7 +27,7 @@ from kinfold.messages import (
     Unattributed,
     Usage,
 )
-from kinfold.models.base import Effort, Model
+from kinfold.models.base import Effort, Model, Thinking
 from kinfold.tools import registry
 from kinfold.tools.base import Completion, RunState, Spawn, Tool, ToolContext
 from kinfold.tools.people import People
@@ -64,6 +64,7 @@ class LoopConfig:
     budget: float | None = None
     """US dollars, for this run and all that it starts."""
     effort: Effort | None = None
+    thinking: Thinking | None = None
     definitions: tuple[SubagentDefinition, ...] = ()
     """What the `task` tool may start; empty: it is not registered."""
     extra_tools: tuple[Tool, ...] = ()

@@ -16,6 +16,7 @@ from kinfold.definitions.dialect import known_dialect
 from kinfold.errors import ConfigError
 from kinfold.models import estimate
 from kinfold.models.base import ModelRequest
+from kinfold.models.families import why_refused
 from kinfold.tools import registry
 
 MANY_TOKENS = 15_000
@@ -57,6 +58,9 @@ def check(candidate: Candidate, main_model: str | None = None) -> Checked:
         except ConfigError as error:
             return Checked(candidate=_wrong(candidate, field, f"{field!r}: {error.message}; {error.hint}"))
         named = full if field == "model" else named
+    if refused := why_refused(named, definition.effort, definition.thinking):
+        field, reason = refused
+        return Checked(candidate=_wrong(candidate, field, f"{field!r}: {reason}"))
     return Checked(
         candidate=candidate,
         model=named,

@@ -29,6 +29,7 @@ FIELDS: dict[str, str] = {
     "steps": "max_steps",
     "max_steps": "max_steps",
     "effort": "effort",
+    "thinking": "thinking",
     "timeout": "timeout",
     "timeout_mins": "timeout",
     "budget": "budget",

@@ -10,9 +10,22 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
+SMALLEST_BUDGET = 1_024
+"""Tokens: no model takes a smaller budget for reasoning."""
+
+
+def _thinks(value: object) -> object:
+    budget = isinstance(value, int) and not isinstance(value, bool) and value >= SMALLEST_BUDGET
+    if not budget and value not in ("adaptive", "off"):
+        raise ValueError(f"must be 'adaptive', 'off', or a budget of at least {SMALLEST_BUDGET:,} tokens")
+    return value
+
+
+Thinking = Annotated[Literal["adaptive", "off"] | int, BeforeValidator(_thinks)]
+"""Reasoning as the model sees fit, none, or within so many tokens."""
 
 FORBIDDEN_IN_SUBAGENTS = frozenset({"task", "ask_user_question", "confirm"})
 """Tools that a subagent never has: it cannot start subagents and cannot ask."""
@@ -120,6 +133,9 @@ class SubagentDefinition(_Part):
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """US dollars."""
     effort: Effort | None = None
+    """How much the model puts into its answers; None: its service's default."""
+    thinking: Thinking | None = None
+    """How it reasons before them; None: its service's default. What a model takes is in `models/families.py`."""
     version: int = Field(default=1, ge=1, strict=True)
     """Which revision of the definition a record speaks of."""
     source: str | None = None

@@ -11,6 +11,7 @@ TOML, kinfold's own format, holds any number of definitions; the fields are thos
     timeout = 600.0                            # seconds
     budget = 0.50                              # US dollars
     effort = "high"                            # low, medium, high, xhigh, max
+    thinking = "adaptive"                      # adaptive, off, or a budget in tokens, as 8000
     compaction_model = "…"
     stop_conditions = [{tokens_over = 50000}, {has_tool_call = "bash"}, {text_matches = "^DONE"}]
     instructions = """

@@ -9,6 +9,10 @@ from typing import Literal, Protocol
 from kinfold.messages import Message, RunKind, StopReason, ToolSpec, Usage
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
+Thinking = Literal["adaptive", "off"] | int
+"""Whether a model reasons before it answers: as it sees fit, not at all, or within so many tokens."""
+MAX_TOKENS = 16_384
+"""Of a reply; what it may reason within comes on top."""
 Purpose = Literal["step", "finalisation", "compaction"]
 """What a request is for: a step of the run, its last one that may only complete, or a summary of what came before."""
 
@@ -22,10 +26,12 @@ class ModelRequest:
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     """Sorted by name and the same in every request of a run."""
-    max_tokens: int = 16_384
+    max_tokens: int = MAX_TOKENS
     tool_choice: str | None = None
     """None: the model's choice; else the one tool that it must call."""
     effort: Effort | None = None
+    thinking: Thinking | None = None
+    """None: the service's default for the model."""
     # Who asks; never sent to a service. A scripted model chooses its reply by these.
     purpose: Purpose = "step"
     run_kind: RunKind = "main"

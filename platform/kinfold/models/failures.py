@@ -92,9 +92,7 @@ _REFUSALS: tuple[tuple[ModelErrorKind, tuple[str, ...]], ...] = (
     ("unpaired_calls", ("`tool_use` ids were found without `tool_result`",)),
     ("unpaired_calls", ("unexpected `tool_use_id` found in `tool_result`",)),
     ("unpaired_calls", ("each tool_use must have a single result",)),
-    ("thinking", ("thinking", "cannot be modified")),
-    ("thinking", ("thinking", "invalid `signature`")),
-    ("thinking", ("thinking", "invalid `data`")),
+    ("thinking", ("thinking", "block")),
 )
 """What 400s mean that have no type of their own, by the words that they all hold."""
 _HINTS: dict[ModelErrorKind, str] = {

@@ -23,6 +23,7 @@ from kinfold.messages import (
     ToolSpec,
 )
 from kinfold.models.base import ModelRequest
+from kinfold.models.families import thinking_body
 
 CACHE = {"type": "ephemeral"}
 LOOK_BACK = 15
@@ -37,11 +38,15 @@ def build_body(request: ModelRequest, model: str, *, force: bool = True) -> dict
 
     With `force` off, a `tool_choice` is asked for in words: some models refuse to be forced.
     """
+    force = force and not isinstance(
+        request.thinking, int
+    )  # a budget of reasoning and a forced tool exclude each other
     messages = _messages(request.messages)
     if request.tool_choice is not None and not force:
         _append_text(messages, _forced_tool_words(request.tool_choice))
     _mark_messages(messages)
-    body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens}
+    budget = request.thinking if isinstance(request.thinking, int) else 0
+    body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens + budget}
     tools = [_tool(tool) for tool in sorted(request.tools, key=lambda tool: tool.name)]
     system = [{"type": "text", "text": _clean(text)} for text in request.system if text.strip()]
     if system:
@@ -54,10 +59,13 @@ def build_body(request: ModelRequest, model: str, *, force: bool = True) -> dict
         body["tools"] = tools
     if request.tool_choice is not None and force:
         body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
-    if request.effort is not None:
-        body["output_config"] = {"effort": request.effort}
-    body["messages"] = messages
-    return body
+    return {**body, **_reasoning(request, model), "messages": messages}
+
+
+def _reasoning(request: ModelRequest, model: str) -> dict[str, Any]:
+    effort = {} if request.effort is None else {"output_config": {"effort": request.effort}}
+    thinking = None if request.thinking is None else thinking_body(model, request.thinking)
+    return effort if thinking is None else {**effort, "thinking": thinking}
 
 
 def _forced_tool_words(tool: str) -> str:

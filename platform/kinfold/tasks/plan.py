@@ -14,6 +14,7 @@ from kinfold.definitions.definition import SubagentDefinition
 from kinfold.errors import ConfigError
 from kinfold.models.base import Model
 from kinfold.models.cassette import ReplayModel
+from kinfold.models.families import why_refused
 from kinfold.sandbox.base import SandboxSpec
 from kinfold.tools import registry
 from kinfold.tools import task as task_tool
@@ -75,10 +76,14 @@ def make_plan(
     for definition in definitions:
         with _in(definition):
             registry.select(definition.tool_keys, extra=tools)
+    named = _named_models(main, definitions)
+    for definition in definitions:
+        with _in(definition):
+            _check_reasoning(named.get(definition.model, main), definition)
     return Plan(
         prompt=prompt,
         model=main,
-        named_models=_named_models(main, definitions),
+        named_models=named,
         definitions=tuple(definitions),
         tools=tuple(tools),
         tool_keys=keys,
@@ -116,6 +121,13 @@ def _named(main: Model, name: str) -> Model:
         kind, _, rest = models.full_name(name).partition(":")
         return main.stand_in(rest if kind == "anthropic" else kind)
     return models.resolve(name)
+
+
+def _check_reasoning(model: Model, definition: SubagentDefinition) -> None:
+    """Raises `ConfigError` for what the model would refuse in the middle of the task."""
+    if refused := why_refused(model.name, definition.effort, definition.thinking):
+        field, reason = refused
+        raise ConfigError(f"{field!r}: {reason}", hint=f"change {field!r} of {definition.type!r}, or its model")
 
 
 @contextmanager

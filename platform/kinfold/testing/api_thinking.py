@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kinfold.testing.api_validation import Invalid
 
+_NO_EFFORT = re.compile(r"claude-(sonnet-4-5|haiku-4-5|opus-4-1)")
+_NO_ADAPTIVE = re.compile(r"claude-\w+-4-[15]")
+_NO_BUDGET = re.compile(r"claude-(\w+-5|opus-4-[78])")
+_NOT_OFF = re.compile(r"claude-((fable|mythos)-5|(opus|sonnet)-5-5)")
+_SMALLEST_BUDGET = 1_024
 _SEAL = {"thinking": "signature", "redacted_thinking": "data"}
 
 
@@ -39,3 +45,26 @@ class Thoughts:
                 f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
                 "modified. These blocks must remain as they were in the original response."
             )
+
+
+def check_settings(body: Mapping[str, Any]) -> None:
+    """Raise `Invalid` for an effort or a thinking that the model does not take."""
+    model = body["model"]
+    if "effort" in body.get("output_config", {}) and _NO_EFFORT.match(model):
+        raise Invalid("This model does not support the effort parameter.")
+    if (thinking := body.get("thinking")) is None:
+        return
+    refuses = {"adaptive": _NO_ADAPTIVE, "enabled": _NO_BUDGET, "disabled": _NOT_OFF}.get(thinking["type"])
+    if refuses is not None and refuses.match(model):
+        raise Invalid(f'"thinking.type.{thinking["type"]}" is not supported for this model.')
+    if thinking["type"] == "enabled":
+        _check_budget(body, thinking)
+
+
+def _check_budget(body: Mapping[str, Any], thinking: Mapping[str, Any]) -> None:
+    if thinking.get("budget_tokens", 0) < _SMALLEST_BUDGET:
+        raise Invalid("thinking.enabled.budget_tokens: Input should be greater than or equal to 1024")
+    if thinking["budget_tokens"] >= body["max_tokens"]:
+        raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.")
+    if body.get("tool_choice", {}).get("type") in ("tool", "any"):
+        raise Invalid("Thinking may not be enabled when tool_choice forces tool use.")

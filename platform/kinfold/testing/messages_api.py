@@ -26,7 +26,7 @@ from kinfold.testing.api_outcomes import (
     overloaded,
     rate_limited,
 )
-from kinfold.testing.api_thinking import Thoughts
+from kinfold.testing.api_thinking import Thoughts, check_settings
 from kinfold.testing.api_validation import Invalid, validate
 from kinfold.testing.http_listener import Exchange, HttpListener, HttpRequest
 
@@ -124,6 +124,7 @@ class MessagesApi:
             return _bad_request("anthropic-version: header is required")
         try:
             validate(body, refuses_forced_tools=self._refuses_forced_tools)
+            check_settings(body)
             self._thoughts.check(body)
         except Invalid as error:
             return _bad_request(str(error))

@@ -473,7 +473,7 @@ async def test_a_subagent_runs_under_the_limits_of_its_definition(monkeypatch: p
         "stop_condition": {"stop_conditions": (text_matches("^enough"),)},
         "step_limit": {"max_steps": 1},
         "budget": {"budget": 0.5},
-        "text": {"effort": "high"},
+        "text": {"effort": "high", "thinking": "adaptive"},
     }
 
     def subagent(request: ModelRequest) -> ScriptedReply | str:
@@ -492,6 +492,16 @@ async def test_a_subagent_runs_under_the_limits_of_its_definition(monkeypatch: p
     (late,) = [record for record in house.context.subagent_records if record.ended_by == "timeout"]
     assert late.completed_at > late.started_at
     assert [house.first_of(type_).effort for type_ in ("text", "budget")] == ["high", None]
+    assert [house.first_of(type_).thinking for type_ in ("text", "budget")] == ["adaptive", None]
+
+
+async def test_what_the_resolved_model_would_refuse_is_refused_at_the_spawn() -> None:
+    deep = GENERAL.model_copy(update={"type": "deep", "thinking": 2_000})
+    house = House([calls(work("dig", "deep")), complete()], lambda request: "never asked", definitions=(deep,))
+    house.config.model.name = "claude-opus-5-5"
+    await house.run()
+    (read,) = house.read_by_parent()
+    assert "'deep' cannot start: a budget of 2,000 tokens is no thinking of claude-opus-5-5" in read
 
 
 async def test_definitions_choose_their_model_and_inherit_means_the_main_agents() -> None:

@@ -44,11 +44,13 @@ def test_an_error_is_told_with_line_and_reason_and_the_exit_code_is_1(
     agent(tmp_path / "a.md", "name: a\ndescription: A.\nmodel: gpt-x")
     agent(tmp_path / "b.md", "name: b\ndescription: B.\ntools: Raed")
     agent(tmp_path / "c.md", "name: c\ndescription: C.")
+    agent(tmp_path / "d.md", "name: d\ndescription: D.\nmodel: claude-haiku-4-5\neffort: low")
     code, out = run(tmp_path, capsys)
     assert code == 1
     assert f"error\t{tmp_path}/a.md:4\t'model': unknown model 'gpt-x'" in out
     assert f"error\t{tmp_path}/b.md:4\t'tools' names the unknown tool 'Raed'; did you mean 'Read'?" in out
-    assert "1 ok, 0 skipped, 2 error" in out
+    assert f"error\t{tmp_path}/d.md:5\t'effort': 'low' is no effort of anthropic:claude-haiku-4-5" in out
+    assert "1 ok, 0 skipped, 3 error" in out
 
 
 def test_the_json_holds_what_the_lines_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def test_an_agent_file_of_another_system_becomes_a_definition(tmp_path: Path) ->
         "name: code-reviewer\n"
         "description: |\n  Use it after a change.\n  <example>x</example>\n"
         "tools: Read, Write, Edit, MultiEdit, Bash, Glob, Grep, LS, TodoWrite\n"
-        "model: sonnet\nmaxTurns: 7\neffort: high\ncolor: purple\npermissionMode: plan\nhooks: []"
+        "model: sonnet\nmaxTurns: 7\neffort: high\ncolor: purple\npermissionMode: plan\nhooks: []\nthinking: adaptive"
     )
     (definition,) = load(agent(tmp_path, front, "You review.\n\n---\nStill the body.\n"))
     assert definition.type == "code-reviewer"
@@ -31,6 +31,7 @@ def test_an_agent_file_of_another_system_becomes_a_definition(tmp_path: Path) ->
         "read_file", "write_file", "edit_file", "bash", "glob", "grep", "list_dir", "todo_write",
     )  # fmt: skip
     assert (definition.model, definition.max_steps, definition.effort) == ("sonnet", 7, "high")
+    assert definition.thinking == "adaptive"
     assert [str(field) for field in definition.ignored_fields] == [
         "color (line 10)",
         "permissionMode (line 11)",

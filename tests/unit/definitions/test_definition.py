@@ -14,11 +14,13 @@ from kinfold.definitions import (
     KNOWN_TOOL_KEYS,
     Effort,
     SubagentDefinition,
+    Thinking,
     has_tool_call,
     text_matches,
     tokens_over,
 )
 from kinfold.models.base import Effort as ModelEffort
+from kinfold.models.base import Thinking as ModelThinking
 
 
 def a_definition(**values: object) -> SubagentDefinition:
@@ -56,6 +58,10 @@ def test_a_definition_without_tools_gets_the_default_set() -> None:
         {"timeout": 0},
         {"budget": -1},
         {"effort": "huge"},
+        {"thinking": "hard"},
+        {"thinking": True},
+        {"thinking": 1_023},
+        {"thinking": 2_000.5},
         {"model": ""},
         {"tools": ["bash"]},
     ],
@@ -81,3 +87,4 @@ def test_a_stop_condition_that_is_no_regular_expression_is_refused(bad: str) -> 
 
 def test_definitions_and_models_speak_of_the_same_efforts() -> None:
     assert typing.get_args(Effort) == typing.get_args(ModelEffort)
+    assert typing.get_args(ModelThinking) == typing.get_args(typing.get_args(Thinking)[0])

@@ -20,6 +20,7 @@ max_steps = 12
 timeout = 60
 budget = 0.5
 effort = "high"
+thinking = 8000
 compaction_model = "claude-y"
 version = 3
 stop_conditions = [{tokens_over = 50000}, {has_tool_call = "bash"}, {text_matches = "^DONE"}]
@@ -46,12 +47,13 @@ def test_every_field_of_a_toml_definition_is_read(tmp_path: Path) -> None:
     reviewer, second = load(path)
     assert reviewer.tool_keys == ("bash", "read_file")
     assert (reviewer.model, reviewer.max_steps, reviewer.timeout, reviewer.budget) == ("claude-x", 12, 60.0, 0.5)
-    assert (reviewer.effort, reviewer.compaction_model, reviewer.version) == ("high", "claude-y", 3)
+    assert (reviewer.effort, reviewer.thinking) == ("high", 8_000)
+    assert (reviewer.compaction_model, reviewer.version) == ("claude-y", 3)
     assert reviewer.stop_conditions == (tokens_over(50000), has_tool_call("bash"), text_matches("^DONE"))
     assert reviewer.instructions.startswith("Write nothing")
     assert reviewer.source == f"{path}:2"
     assert second.tool_keys == DEFAULT_TOOL_KEYS
-    assert second.source == f"{path}:20"
+    assert second.source == f"{path}:21"
 
 
 HEAD = '[[definition]]\ntype = "a"\ndescription = "A."\n'
@@ -78,6 +80,7 @@ HEAD = '[[definition]]\ntype = "a"\ndescription = "A."\n'
         (HEAD + "max_steps = true", 4, "'max_steps' should be a valid integer"),
         (HEAD + "timeout = -1", 4, "'timeout' should be greater than 0"),
         (HEAD + 'effort = "huge"', 4, "'effort' should be 'low'"),
+        (HEAD + 'thinking = "hard"', 4, "'thinking' must be 'adaptive', 'off', or a budget of at least 1,024 tokens"),
         (HEAD + "stop_conditions = [{tokens_ovr = 5}]", 4, "did you mean 'tokens_over'?"),
         (HEAD + "stop_conditions = [{tokens_over = 5, has_tool_call = 'bash'}]", 4, "entries of one key each"),
         (HEAD + "stop_conditions = [{has_tool_call = 'task'}]", 4, "waits for the tool 'task'"),

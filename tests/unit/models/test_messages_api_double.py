@@ -172,3 +172,42 @@ async def test_a_fault_of_the_script_surfaces_where_the_server_is_closed() -> No
         async with MessagesApi(broken) as api:
             await post(api, json.dumps(VALID).encode())
     assert caught.group_contains(LookupError, match="no such scene")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, b"greater than or equal to 1024"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2_000}}, b"`max_tokens` must be greater"),
+        ({"thinking": {"type": "adaptive"}}, b"thinking.type.adaptive"),
+        ({"model": "claude-opus-4-7", "thinking": {"type": "enabled", "budget_tokens": 5}}, b"thinking.type.enabled"),
+        ({"model": "claude-opus-5-5", "thinking": {"type": "disabled"}}, b"thinking.type.disabled"),
+        ({"output_config": {"effort": "low"}}, b"effort parameter"),
+        (
+            {
+                "thinking": {"type": "enabled", "budget_tokens": 2_000}, "max_tokens": 9_000, "tools": [TOOL],
+                "tool_choice": {"type": "tool", "name": "bash"},
+            },
+            b"forces tool use",
+        ),
+    ],
+)  # fmt: skip
+async def test_settings_that_a_model_does_not_take_are_refused(change: dict[str, Any], words: bytes) -> None:
+    async with MessagesApi([]) as api:
+        received = await post(api, json.dumps({**VALID, "model": "claude-sonnet-4-5", **change}).encode())
+    assert b"HTTP/1.1 400" in received
+    assert words in received.replace(b'\\"', b'"')
+
+
+async def test_reasoning_is_taken_back_only_as_it_was_and_by_the_model_that_made_it() -> None:
+    thought = {"type": "thinking", "thinking": "I wonder", "signature": "c2ln"}
+    async with MessagesApi([Answer(blocks=(thought, TEXT)), Answer.text("fine")]) as api:
+        await post(api, json.dumps(VALID).encode())
+
+        async def again(block: dict[str, Any], model: str = "claude-sonnet-5") -> bytes:
+            body = {**VALID, "model": model, "messages": [USER, said(block, TEXT), USER]}
+            return await post(api, json.dumps(body).encode())
+
+        assert b"Invalid `signature` in `thinking` block" in await again(thought, "claude-opus-5")
+        assert b"cannot be modified" in await again({**thought, "thinking": "I know"})
+        assert b"message_stop" in await again(thought)

@@ -33,7 +33,9 @@ async def kept(tmp_path: Path) -> AsyncIterator[StoredDefinitions]:
 
 
 async def test_what_is_added_comes_back_whole(kept: StoredDefinitions) -> None:
-    full = definition(stop_conditions=(tokens_over(9),), tool_keys=("bash",), effort="high", budget=0.5, source="x:1")
+    full = definition(
+        stop_conditions=(tokens_over(9),), tool_keys=("bash",), effort="high", thinking=2_000, budget=0.5, source="x:1"
+    )
     assert await kept.add(full) == full
     assert await kept.current() == (full,)
     assert await kept.get("scout") == full

@@ -166,6 +166,8 @@ async def test_a_subagent_may_use_the_callers_own_tools() -> None:
 
 NO_SUMMARISER = GENERAL.model_copy(update={"compaction_model": "gpt-nine", "source": "agents.toml:7"})
 NAMED = AnthropicModel("claude-x", api_key="k")
+OLD = AnthropicModel("claude-sonnet-4-5", api_key="k")
+ADAPTIVE = GENERAL.model_copy(update={"thinking": "adaptive", "source": "agents.toml:9"})
 UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "agents.toml:3"})
 
 
@@ -178,6 +180,10 @@ UNKNOWN = GENERAL.model_copy(update={"tool_keys": ("telepathy",), "source": "age
         ({"model": "gpt-nine"}, "unknown model"),
         ({"definitions": (UNKNOWN,)}, "agents.toml:3"),
         ({"definitions": (NO_SUMMARISER,), "model": NAMED}, "agents.toml:7: unknown model 'gpt-nine'"),
+        (
+            {"definitions": (ADAPTIVE,), "model": OLD},
+            "agents.toml:9: 'thinking': 'adaptive' is no thinking of ",
+        ),
         ({"definitions": (GENERAL, GENERAL)}, "two subagent definitions"),
         ({"tools": (tool("bash", hang),)}, "'bash' is taken"),
         ({"workspace": "here", "spec": SandboxSpec(workspace="there")}, "two workspaces"),

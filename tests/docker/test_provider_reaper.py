@@ -95,7 +95,7 @@ async def test_a_sandbox_that_may_be_resumed_waits_for_its_time_from_when_it_is_
         assert "has ended" in (why_dead(record, since + 1, abandon=True) or "")
         early = record.model_copy(update={"expires_at": since + 10})
         assert "has ended" in (why_dead(early, since + 11) or ""), "its ttl ends it all the same"
-        assert of(await reap(provider, abandon=True), ident).removed
+        assert of(await reap(provider, resumable=lambda record: False), ident).removed
         assert leftovers(provider) == []
 
 

@@ -11,10 +11,11 @@ import anyio
 from kinfold.cli.ending import Outlet, one_line, say_error
 from kinfold.cli.foreground import run_async
 from kinfold.cli.run import load_settings, make_provider, make_spec
-from kinfold.errors import NotFound
+from kinfold.config import Settings
+from kinfold.errors import NotFound, StoreError
 from kinfold.sandbox.base import ExecRequest, ExecResult, Provider, SandboxRef
 from kinfold.sandbox.process import Process
-from kinfold.sandbox.record import RecordList
+from kinfold.sandbox.record import RecordList, SandboxRecord
 from kinfold.sandbox.sandbox import Sandbox
 
 
@@ -163,13 +164,32 @@ def reap_command(*, dry_run: bool, by_labels: bool, abandon: bool) -> int:
     from kinfold.sandbox.docker import reaper
 
     async def reap() -> list[reaper.Reaped]:
-        async with make_provider(load_settings({})) as provider:
-            return await reaper.reap(provider, dry_run=dry_run, by_labels=by_labels, abandon=abandon)
+        settings = load_settings({})
+        open_tasks = None if abandon else await _open_tasks(settings)
+
+        def resumable(record: SandboxRecord) -> bool:
+            task = record.labels.get("task")
+            return not abandon and (open_tasks is None or task is None or task in open_tasks)
+
+        async with make_provider(settings) as provider:
+            return await reaper.reap(provider, dry_run=dry_run, by_labels=by_labels, resumable=resumable)
 
     for item in run_async(reap):
         verb = "removed" if item.removed else "left" if item.kept else "would remove" if dry_run else "could not remove"
         print(one_line(f"{verb} {item.kind} {item.name}: {item.reason}"))
     return 0
+
+
+async def _open_tasks(settings: Settings) -> frozenset[str] | None:
+    """The tasks that have not ended; None where the store does not say."""
+    from kinfold.tasks.store.door import Store
+    from kinfold.tasks.store.tasks import StoredTasks
+
+    try:
+        async with Store(settings.state_dir) as store:
+            return await StoredTasks(store).open_ids()
+    except StoreError:
+        return None  # its own reasons are told where the records are read
 
 
 async def find_sandbox(provider: Provider, wanted: str) -> SandboxRef:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,20 +53,20 @@ async def reap(
     *,
     by_labels: bool = False,
     workspaces: bool = True,
-    abandon: bool = False,
+    resumable: Callable[[SandboxRecord], bool] = lambda record: True,
 ) -> list[Reaped]:
     """Remove what is dead or expired of this instance on this engine; with `dry_run` only say so.
 
     `by_labels`: where the records are lost or cannot be read, its labels may prove that a container's maker is dead or
     its time is over, and then it goes too. They do not know who took it over since: do not ask for it otherwise.
-    `abandon`: what waits for another process to take it over (`SandboxSpec.resume_ttl`) goes as well.
+    `resumable`: of one that waits for another process to take it over (`SandboxSpec.resume_ttl`): whether one may come.
     Without `workspaces` those that were kept stay, though their time is over.
     Safe beside other reapers and beside processes that create sandboxes. Raises `EngineUnavailable`.
     """
     found = await provider.records.list()
     if not workspaces:
         found = replace(found, records=tuple(record for record in found.records if record.state != "released"))
-    reaped = [item async for item in _records(provider, found, dry_run=dry_run, abandon=abandon)]
+    reaped = [item async for item in _records(provider, found, dry_run, resumable)]
     reaped += [item async for item in _containers(provider, found, dry_run=dry_run, by_labels=by_labels)]
     reaped += [item async for item in _directories(provider, found, dry_run)]
     reaped += [item async for item in _volumes(provider, dry_run)]
@@ -95,14 +95,14 @@ async def reap_dead(provider: DockerProvider) -> None:
 
 
 async def _records(
-    provider: DockerProvider, found: RecordList, *, dry_run: bool, abandon: bool
+    provider: DockerProvider, found: RecordList, dry_run: bool, resumable: Callable[[SandboxRecord], bool]
 ) -> AsyncIterator[Reaped]:
     engine_id = (await provider.engine.facts()).id
     there = await provider.containers.listed()  # asked for after the records: what these call adopted was there once
     for record in found.records:
         ours = (record.provider, record.instance) == (provider.name, provider.instance)
         here = ours and record.engine == engine_id
-        reason = why_dead(record, abandon=abandon) if here else None
+        reason = why_dead(record, abandon=not resumable(record)) if here else None
         if reason is None and here and record.state == "adopted":
             reason = None if record.id in there else "its container is gone"
         if reason is not None:

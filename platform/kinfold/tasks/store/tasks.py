@@ -89,6 +89,14 @@ class StoredTasks:
                 f"{task.id} was taken up by another process just now", hint=f"`kinfold tasks show {task.id}`"
             )
 
+    async def open_ids(self) -> frozenset[str]:
+        """Those that have not ended: they run, or their process died."""
+        from kinfold.tasks.store.tables import tasks
+
+        query = tasks.select().with_only_columns(tasks.c.id).where(tasks.c.status == "running")
+        async with (await self._store.database()).reading() as connection:
+            return frozenset((await connection.execute(query)).scalars())
+
     async def setup(self, task_id: str) -> str | None:
         """JSON of what it was asked; None where that was not kept."""
         from kinfold.tasks.store.tables import tasks

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from kinfold.errors import ConfigError
 from kinfold.models.base import ModelEvent, ModelRequest, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, Failure, classify, stream_failure
 from kinfold.models.gate import LIMITED, gate_of
+from kinfold.models.prefixes import prefix_of
 from kinfold.models.request_body import build_body
 from kinfold.models.retry import Attempts, RetryPolicy
 from kinfold.models.stream_decoder import MalformedStream, StreamDecoder
@@ -72,13 +73,20 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Stream the reply, trying again as the policy says; raises `ModelError`."""
+        prefix = prefix_of(f"{self._base_url}\0{self._key}", self.name, request)
+        async with prefix.turn() as answered, aclosing(self._attempts(request, answered)) as events:
+            async for event in events:
+                yield event
+
+    async def _attempts(self, request: ModelRequest, answered: Callable[[], None]) -> AsyncGenerator[ModelEvent]:
+        """All attempts; `answered` is called at a first token."""
         attempts = Attempts(self._retry)
         gate, waited_until = gate_of(self._base_url, self._key), 0.0
         async with self._client() as client:
             while True:
                 try:
                     turn = gate.turn(self._retry.sleep, waited_until=waited_until)
-                    async with aclosing(self._attempt(client, request, turn)) as events:
+                    async with aclosing(self._attempt(client, request, turn, answered)) as events:
                         async for event in events:
                             yield event
                     return
@@ -113,7 +121,11 @@ class AnthropicModel:
         return True
 
     async def _attempt(
-        self, client: AsyncAnthropic, request: ModelRequest, turn: AbstractAsyncContextManager[None]
+        self,
+        client: AsyncAnthropic,
+        request: ModelRequest,
+        turn: AbstractAsyncContextManager[None],
+        answered: Callable[[], None],
     ) -> AsyncGenerator[ModelEvent]:
         """One attempt; raises `AttemptFailed` while nothing of the reply is complete."""
         body = build_body(request, self.name, force=self._forces)
@@ -126,7 +138,10 @@ class AnthropicModel:
                     event = await self._next(events, self._idle_timeout - idle)
                     if event is None:
                         break
+                    had_begun = decoder.began
                     shown, progress = _feed(decoder, event)
+                    if decoder.began and not had_begun:
+                        answered()
                     idle = 0.0 if progress else idle + anyio.current_time() - started
                     if shown is not None:
                         yield shown

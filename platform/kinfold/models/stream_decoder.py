@@ -70,6 +70,11 @@ class StreamDecoder:
         return self._stop_reason is not None and not self._open
 
     @property
+    def began(self) -> bool:
+        """The reply has its first token."""
+        return bool(self._open or self._done)
+
+    @property
     def has_completed(self) -> bool:
         """A text or a tool call (or a block not known here) is whole, so asking again would do it twice.
 

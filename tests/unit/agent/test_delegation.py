@@ -21,6 +21,7 @@ from kinfold.errors import SandboxLost, ToolError
 from kinfold.events import Heartbeat, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, Waiting, timestamp
 from kinfold.messages import Message, Salvage, TaskOutput, TextBlock
 from kinfold.models.base import ModelRequest
+from kinfold.models.prefixes import prefix_of
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.tools.base import SpawnRequest, Todo, Tool, ToolContext, ToolOutcome
 
@@ -461,6 +462,16 @@ async def test_a_heartbeat_never_rearms_the_subagents_own_clock() -> None:
     )
     await house.run()
     assert [record.ended_by for record in house.context.subagent_records] == ["no_progress"]
+
+
+async def test_siblings_of_one_definition_share_a_prefix_and_others_do_not() -> None:
+    other = GENERAL.model_copy(update={"type": "other", "instructions": "Be verbose."})
+    work_of = [calls(work("a"), work("b"), work("c", "other")), complete()]
+    house = House(work_of, lambda request: complete(), definitions=(GENERAL, other))
+    await house.run()
+    one, two, three = (prefix_of("service", "model", house.first_of(label)) for label in "abc")
+    assert one is two
+    assert one is not three
 
 
 # --- models ---------------------------------------------------------------------------------------------------------

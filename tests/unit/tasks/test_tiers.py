@@ -19,6 +19,8 @@ from kinfold.messages import Usage
 from kinfold.models.base import ModelRequest
 from kinfold.models.scripted import ScriptedModel, ScriptedReply
 from kinfold.tasks.result import RunLimits
+from kinfold.tasks.store.door import Store
+from kinfold.tasks.store.tasks import StoredTasks
 from kinfold.tasks.tier import asked_limits, definitions_of, limits_within, model_of, month_start, tier_of
 
 TOML = """
@@ -155,6 +157,26 @@ async def test_a_months_credits_are_of_all_tasks_of_a_user_and_end_a_task_in_tim
     with pytest.raises(ConfigError, match=r"credits of 'ada' are used up: \$5\.00 of the \$4\.50") as refused:
         await one("ada", 0)
     assert refused.value.code == "credits_used_up"
+
+
+@pytest.mark.anyio
+async def test_what_a_user_spent_holds_no_estimate_and_nothing_of_an_earlier_day(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kinfold.agent.metered.cost_usd", lambda model, usage: usage.input_tokens / 1e6)
+    async with ParentTask("x", model=paid(2), provider=MemoryProvider(), definitions=()) as task:
+        await task.start()
+        await task.wait()
+    today = datetime.now(UTC).timestamp()
+    async with Store(own_state) as store:
+        stored = StoredTasks(store)
+        assert await stored.spent("local", today) == (3.0, 0)
+        assert await stored.spent("ada", today) == (0.0, 0)
+        async with (await store.database()).writing() as connection:
+            first = "(SELECT min(id) FROM model_requests)"
+            await connection.exec_driver_sql(f"UPDATE model_requests SET estimated = 1 WHERE id = {first}")
+        assert await stored.spent("local", today) == (2.0, 0)
+        assert await stored.spent("local", today + 86_400) == (0.0, 0)
 
 
 def test_credits_count_from_the_first_of_the_month() -> None:

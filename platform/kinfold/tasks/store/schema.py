@@ -17,7 +17,7 @@ from kinfold.errors import StoreError
 from kinfold.sandbox.state_files import private_dir
 from kinfold.tasks.store import faults
 
-HEAD = "0002"
+HEAD = "0003"
 """The version that this kinfold writes; the newest migration's, as a test says."""
 _POLL = 0.05
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from kinfold.errors import ConfigError, NotFound
@@ -107,21 +107,14 @@ class StoredTasks:
         return setup
 
     async def spent(self, user_id: str, since: float) -> tuple[float, int]:
-        """What a user's requests cost since then, in US dollars, and how many of them have no known price.
-
-        Of a request that was left there is an estimate, which nobody is charged.
-        """
+        """What a user's requests cost since the beginning of that day (UTC), in US dollars; how many have no price."""
         from sqlalchemy import func
 
-        from kinfold.tasks.store.tables import model_requests, tasks
+        from kinfold.tasks.store.tables import user_usage
 
-        row = model_requests.c
-        query = (
-            model_requests.join(tasks, tasks.c.id == row.task_id)
-            .select()
-            .with_only_columns(func.coalesce(func.sum(row.cost_usd), 0.0), func.count() - func.count(row.cost_usd))
-            .where(tasks.c.user_id == user_id, row.started_at >= since, row.estimated == 0)
-        )
+        row, day = user_usage.c, datetime.fromtimestamp(since, UTC).date().isoformat()
+        sums = func.coalesce(func.sum(row.cost_usd), 0.0), func.coalesce(func.sum(row.unpriced_requests), 0)
+        query = user_usage.select().with_only_columns(*sums).where(row.user_id == user_id, row.day >= day)
         async with (await self._store.database()).reading() as connection:
             cost, unpriced = (await connection.execute(query)).one()
         return float(cost), int(unpriced)

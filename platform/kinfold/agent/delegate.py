@@ -14,6 +14,7 @@ from kinfold.agent.kept import Journal
 from kinfold.agent.limits import Purse
 from kinfold.agent.loop import run_agent_loop
 from kinfold.agent.past import Past, PastRun
+from kinfold.agent.preflight import check_fits, first_request
 from kinfold.agent.run import CHUNK_TIMEOUT, LoopConfig, LoopInput, RunResult
 from kinfold.definitions.aliases import did_you_mean
 from kinfold.definitions.definition import SubagentDefinition
@@ -94,22 +95,18 @@ class Delegation:
         """
         definition = self._definition(request.subagent_type)
         past = self._config.past.of_call(request.tool_call_id)
-        if past is None and self._started >= self._config.total:
-            raise ToolError(
-                f"all {self._config.total} subagents of this task were started already ({self._running} still run)",
-                hint="do the rest yourself, with what the earlier ones delivered",
-            )
+        if past is not None and past.ended is not None:
+            return _output(past.result)
         lacking = missing_constraints(self._config.user_turns, request.prompt)
         if lacking and self._config.append_constraints:
             request = replace(request, prompt=f"{request.prompt}\n\nThe user also said: {_quoted(lacking)}.")
-        if past is not None and past.ended is not None:
-            return _output(past.result)
-        self._refuse_twin(request)
+        uncounted = await self._check_start(request, definition) if past is None else None
+        self._refuse_more(request, past)  # from here on nothing waits until the child is known
         self._started += past is None
         child = self._make(request, definition, past)
         self._children[child.context.run_id] = child
         try:
-            warning = await self._warn_of(child, lacking)
+            warnings = await self._warn_of(child, lacking, uncounted)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._beat, child)
                 result = await self._run_in_slot(child)
@@ -118,7 +115,7 @@ class Delegation:
             del self._children[child.context.run_id]
         if result.ended_by == "sandbox_lost" and result.error is not None:
             raise SandboxLost(result.error.message, hint=result.error.hint)
-        return _output(result, *warning)
+        return _output(result, *warnings)
 
     def cancel(self, run_id: str, reason: EndedBy = "cancelled") -> bool:
         """End one subagent, waiting or running; its parent reads it as cancelled. False: no such subagent now."""
@@ -132,17 +129,31 @@ class Delegation:
         """The subagents that wait or run now."""
         return tuple(self._children)
 
-    async def _warn_of(self, child: _Child, lacking: tuple[str, ...]) -> tuple[str, ...]:
-        """Tell the outside, and by the result the parent's model, what of the user's words the prompt lacks."""
-        if not lacking:
-            return ()
-        fate = "added to it" if self._config.append_constraints else "the subagent did not know it"
-        message = f"the prompt lacked what the user said: {_quoted(lacking)} ({fate})"
-        await self._emit(child, Warned, code="blind_spot", message=message)
-        return (message,)
+    async def _check_start(self, request: SpawnRequest, definition: SubagentDefinition) -> str | None:
+        """Raises `ToolError` for what its model would refuse at once; returns why its start could not be counted."""
+        model = self._model_of(definition)
+        if refused := why_refused(model.name, definition.effort, definition.thinking):
+            raise ToolError(f"{definition.type!r} cannot start: {refused[1]}", hint="use another type of subagent")
+        first = first_request(definition, request.prompt, self._parent.timezone, self._config.extra_tools)
+        return await check_fits(model, first)
 
-    def _refuse_twin(self, request: SpawnRequest) -> None:
-        """Raises `ToolError` when one with the same label and prompt is on its way."""
+    async def _warn_of(self, child: _Child, lacking: tuple[str, ...], uncounted: str | None) -> tuple[str, ...]:
+        """Tell the outside, and by the result the parent's model, what is doubtful about this start."""
+        found: list[tuple[str, str]] = [("count_failed", uncounted)] if uncounted else []
+        if lacking:
+            fate = "added to it" if self._config.append_constraints else "the subagent did not know it"
+            found.append(("blind_spot", f"the prompt lacked what the user said: {_quoted(lacking)} ({fate})"))
+        for code, message in found:
+            await self._emit(child, Warned, code=code, message=message)
+        return tuple(message for _, message in found)
+
+    def _refuse_more(self, request: SpawnRequest, past: PastRun | None) -> None:
+        """Raises `ToolError` when the total is used up, or one with the same label and prompt is on its way."""
+        if past is None and self._started >= self._config.total:
+            raise ToolError(
+                f"all {self._config.total} subagents of this task were started already ({self._running} still run)",
+                hint="do the rest yourself, with what the earlier ones delivered",
+            )
         for run_id, child in self._children.items():
             if (child.request.description, child.request.prompt) == (request.description, request.prompt):
                 raise ToolError(
@@ -158,13 +169,10 @@ class Delegation:
         raise ToolError(f"unknown subagent type {wanted!r}{near}", hint=allowed)
 
     def _make(self, request: SpawnRequest, definition: SubagentDefinition, past: PastRun | None) -> _Child:
-        model = self._model_of(definition)
-        if refused := why_refused(model.name, definition.effort, definition.thinking):
-            raise ToolError(f"{definition.type!r} cannot start: {refused[1]}", hint="use another type of subagent")
         child = _Child(
             request=request,
             definition=definition,
-            model=model,
+            model=self._model_of(definition),
             purse=Purse(limit=definition.budget, above=self._purse),
             past=past,
         )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 IDLE_TIMEOUT = 300.0
 """Seconds without progress of the reply (pings are none) after which a stream counts as dead."""
 CONNECT_TIMEOUT = 15.0
+COUNT_TIMEOUT = 15.0
+"""Seconds for a count, which is only a precaution."""
 URL_VARIABLE = "ANTHROPIC_BASE_URL"
 
 
@@ -77,6 +79,18 @@ class AnthropicModel:
         async with prefix.turn() as answered, aclosing(self._attempts(request, answered)) as events:
             async for event in events:
                 yield event
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """What the service counts in a request, asked once; raises `ModelError`."""
+        body = build_body(request, self.name, force=False)
+        del body["max_tokens"]  # nothing is answered
+        try:
+            async with self._client() as client:
+                with _translated(COUNT_TIMEOUT), anyio.fail_after(COUNT_TIMEOUT):
+                    counted = await client.messages.count_tokens(**body)
+        except AttemptFailed as error:
+            raise error.failure.as_error(1) from error
+        return counted.input_tokens
 
     async def _attempts(self, request: ModelRequest, answered: Callable[[], None]) -> AsyncGenerator[ModelEvent]:
         """All attempts; `answered` is called at a first token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from kinfold.messages import Message, RunKind, StopReason, ToolSpec, Usage
 
@@ -39,6 +39,11 @@ class ModelRequest:
     subagent_type: str | None = None
     step: int = 1
     """1-based within the run."""
+
+    @property
+    def reply_tokens(self) -> int:
+        """The most that the reply may have, with what it is reasoned within."""
+        return self.max_tokens + (self.thinking if isinstance(self.thinking, int) else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +110,13 @@ class Model(Protocol):
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Stream the reply. The iterator is closed by its consumer, also early (a cancel)."""
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A model whose service counts a request's tokens without answering it."""
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """Everything that the request would send; raises `ModelError`."""
         ...

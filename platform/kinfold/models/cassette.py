@@ -36,7 +36,10 @@ _Who = tuple[Any, ...]
 
 
 class RecordingModel:
-    """Another model, with every request and what came of it kept on a tape: retries, errors, and streams left early."""
+    """Another model, with every request and what came of it kept on a tape: retries, errors, and streams left early.
+
+    It counts no tokens ahead, though the other may: a replay could not, and would decide otherwise.
+    """
 
     def __init__(self, model: Model, tape: Writer) -> None:
         self.name = model.name

@@ -45,8 +45,7 @@ def build_body(request: ModelRequest, model: str, *, force: bool = True) -> dict
     if request.tool_choice is not None and not force:
         _append_text(messages, _forced_tool_words(request.tool_choice))
     _mark_messages(messages)
-    budget = request.thinking if isinstance(request.thinking, int) else 0
-    body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens + budget}
+    body: dict[str, Any] = {"model": model, "max_tokens": request.reply_tokens}
     tools = [_tool(tool) for tool in sorted(request.tools, key=lambda tool: tool.name)]
     system = [{"type": "text", "text": _clean(text)} for text in request.system if text.strip()]
     if system:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import anyio
@@ -50,14 +51,21 @@ class MessagesApi:
         api_key: str = "sk-loopback",
         models: Iterable[str] | None = None,
         refuses_forced_tools: bool = False,
+        count: int | Refusal | None = None,
     ) -> None:
-        """`script`: the outcomes in order, or a function of the body. `models`: None takes every `claude-…`."""
+        """`script`: the outcomes in order, or a function of the body. `models`: None takes every `claude-…`.
+
+        `count`: what is answered where tokens are to be counted; None: the server's own estimate.
+        """
         self._script = script if callable(script) else iter(tuple(script))
         self.api_key = api_key
         self._models = None if models is None else frozenset(models)
         self._refuses_forced_tools = refuses_forced_tools
+        self._count = count
         self._listener = HttpListener(self._answer)
         self.requests: list[dict[str, Any]] = []
+        self.counted: list[dict[str, Any]] = []
+        """The bodies whose tokens were to be counted; they are no requests, and take no outcome."""
         self.headers: list[Mapping[str, str]] = []
         """Of each request in `requests`."""
         self.open_streams = 0
@@ -96,6 +104,9 @@ class MessagesApi:
         match outcome:
             case Refusal():
                 await self._refuse(outcome, exchange)
+            case Count():
+                body = json.dumps({"input_tokens": outcome.tokens}).encode()
+                await exchange.respond(200, {"content-type": "application/json"}, body)
             case Answer():
                 self._count_stream(1)
                 try:
@@ -107,8 +118,9 @@ class MessagesApi:
             case Silence():
                 await exchange.client_left()
 
-    def _outcome(self, request: HttpRequest) -> Outcome:
-        if (request.method, request.path.partition("?")[0]) != ("POST", "/v1/messages"):
+    def _outcome(self, request: HttpRequest) -> Outcome | Count:
+        path = request.path.partition("?")[0]
+        if request.method != "POST" or path not in ("/v1/messages", "/v1/messages/count_tokens"):
             return Refusal(status=404, type="not_found_error", message="Not Found")
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if given != self.api_key:
@@ -118,10 +130,16 @@ class MessagesApi:
             body = json.loads(request.body)
         except ValueError as error:
             return _bad_request(f"The request body is not valid JSON: {error}")
+        if path.endswith("/count_tokens"):
+            return self._counted(body)
         self.requests.append(body)
         self.headers.append(request.headers)
         if "anthropic-version" not in request.headers:
             return _bad_request("anthropic-version: header is required")
+        return self._refused(body) or self._next(body)
+
+    def _refused(self, body: Any) -> Refusal | None:
+        """What a wrong body is answered with; None: it is right."""
         try:
             validate(body, refuses_forced_tools=self._refuses_forced_tools)
             check_settings(body)
@@ -130,7 +148,19 @@ class MessagesApi:
             return _bad_request(str(error))
         if not self._knows(body["model"]):
             return Refusal(status=404, type="not_found_error", message=f"model: {body['model']}")
-        return self._next(body)
+        return None
+
+    def _counted(self, body: Any) -> Refusal | Count:
+        """A count takes what a request does, but for the fields that are about its answer."""
+        self.counted.append(body)
+        for name in ("max_tokens", "stream"):
+            if name in body:
+                return _bad_request(f"{name}: Extra inputs are not permitted")
+        if (refusal := self._refused({**body, "max_tokens": 10**6, "stream": True})) is not None:
+            return refusal
+        if isinstance(self._count, Refusal):
+            return self._count
+        return Count(tokens=_estimated(body) if self._count is None else self._count)
 
     def _knows(self, model: object) -> bool:
         if self._models is None:
@@ -158,7 +188,7 @@ class MessagesApi:
             answer,
             message_id=f"msg_loopback_{number}",
             model=body["model"],
-            prompt_tokens=len(json.dumps(body)) // 4,
+            prompt_tokens=_estimated(body),
         )
         await exchange.begin(200, {"content-type": "text/event-stream", "request-id": f"req_loopback_{number}"})
         stop = answer.interruption
@@ -190,6 +220,17 @@ async def _repeat(exchange: Exchange, event: bytes) -> None:
         with anyio.move_on_after(STALL_PAUSE):
             await exchange.client_left()
             return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """The tokens of a body, which is all that was asked."""
+
+    tokens: int
+
+
+def _estimated(body: Mapping[str, Any]) -> int:
+    return len(json.dumps(body)) // 4
 
 
 def _bad_request(message: str) -> Refusal:

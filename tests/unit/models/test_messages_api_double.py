@@ -211,3 +211,24 @@ async def test_reasoning_is_taken_back_only_as_it_was_and_by_the_model_that_made
         assert b"Invalid `signature` in `thinking` block" in await again(thought, "claude-opus-5")
         assert b"cannot be modified" in await again({**thought, "thinking": "I know"})
         assert b"message_stop" in await again(thought)
+
+
+COUNT = "POST /v1/messages/count_tokens HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stream": True}, b"stream: Extra inputs are not permitted"),
+        ({"max_tokens": 5}, b"max_tokens: Extra inputs are not permitted"),
+        ({"messages": [USER, said(CALL)]}, b"were found without `tool_result` blocks"),
+        ({"model": "gpt-9"}, b"not_found_error"),
+        ({}, b'{"input_tokens": 7}'),
+    ],
+)
+async def test_a_count_is_as_strict_as_a_request_and_takes_no_outcome(change: dict[str, Any], words: bytes) -> None:
+    body = {"model": "claude-sonnet-5", "messages": [USER], **change}
+    async with MessagesApi([], count=7) as api:
+        received = await post(api, json.dumps(body).encode(), head=COUNT)
+    assert words in received
+    assert (api.requests, api.counted) == ([], [body])

@@ -19,6 +19,7 @@ from kinfold.events import Compacted, Retrying
 from kinfold.messages import Block, Message, TextBlock, ToolResult
 from kinfold.models import estimate
 from kinfold.models.base import Reply, RetryNotice
+from kinfold.models.families import family_of
 from kinfold.models.windows import UNKNOWN_WINDOW, window_of
 
 TARGET = 0.5
@@ -75,6 +76,9 @@ def _tokens(run: Run) -> int:
 
 async def _compact(run: Run, before: int, *, recent: int, force: bool = False) -> None:
     _clear_results(run, recent)
+    family = family_of(run.config.model.name)
+    if family is not None and family.bound:  # what was thought is refused behind anything else than it followed
+        run.history.replace(without_thinking(run.history.messages))
     if force or _tokens(run) > TARGET * (window_of(run.config.model.name) or UNKNOWN_WINDOW):
         try:
             summary = await _summary(run)

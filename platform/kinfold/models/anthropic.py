@@ -21,6 +21,7 @@ import anyio.to_thread
 from kinfold.errors import ConfigError
 from kinfold.models.base import ModelEvent, ModelRequest, RetryNotice, TextChunk, ThinkingChunk
 from kinfold.models.failures import KEY_HINT, KEY_VARIABLE, AttemptFailed, Failure, classify, stream_failure
+from kinfold.models.families import family_of
 from kinfold.models.gate import LIMITED, gate_of
 from kinfold.models.prefixes import prefix_of
 from kinfold.models.request_body import build_body
@@ -63,7 +64,8 @@ class AnthropicModel:
         self._base_url = _usable_base_url(base_url)
         self._retry = retry or RetryPolicy()
         self._idle_timeout = idle_timeout
-        self._forces = True
+        family = family_of(name)
+        self._forces = family is None or not family.bound
 
     def __repr__(self) -> str:
         return f"AnthropicModel({self.name!r})"

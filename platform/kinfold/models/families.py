@@ -29,23 +29,26 @@ class Family:
     """How reasoning is turned off: by a `thinking` of this type, or by leaving it out; None: it cannot be."""
     off_efforts: tuple[Effort, ...] = _ALL
     """With which efforts that is taken."""
+    bound: bool = False
+    """Whether reasoning is tied to the conversation that it followed, and refused behind another one. These same models
+    refuse to be forced to a tool."""
 
 
 _ALWAYS = Family(off=None)
-_FIVE = Family(off="disabled", off_efforts=_HIGH)
+_ALWAYS_BOUND = Family(off=None, bound=True)
 _FOUR_SEVEN = Family()
 _FOUR_SIX = Family(efforts=_MAX, max_output=64_000)
 _FOUR_FIVE = Family(efforts=(), adaptive=False, max_output=64_000)
 
 FAMILIES: dict[str, Family] = {
-    "claude-fable-5-1": _ALWAYS,
-    "claude-mythos-5-1": _ALWAYS,
+    "claude-fable-5-1": _ALWAYS_BOUND,
+    "claude-mythos-5-1": _ALWAYS_BOUND,
     "claude-fable-5": _ALWAYS,
     "claude-mythos-5": _ALWAYS,
-    "claude-opus-5-5": _ALWAYS,
-    "claude-sonnet-5-5": Family(off="between_tools", off_efforts=_HIGH),
-    "claude-haiku-5-5": _FIVE,
-    "claude-opus-5": _FIVE,
+    "claude-opus-5-5": _ALWAYS_BOUND,
+    "claude-sonnet-5-5": Family(off="between_tools", off_efforts=_HIGH, bound=True),
+    "claude-haiku-5-5": Family(off="disabled", off_efforts=_HIGH, bound=True),
+    "claude-opus-5": Family(off="disabled", off_efforts=_HIGH),
     "claude-sonnet-5": Family(off="disabled"),
     "claude-opus-4-8": _FOUR_SEVEN,
     "claude-opus-4-7": _FOUR_SEVEN,

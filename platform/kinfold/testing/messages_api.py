@@ -183,7 +183,7 @@ class MessagesApi:
 
     async def _stream(self, answer: Answer, exchange: Exchange) -> None:
         body, number = self.requests[-1], self._answered
-        self._thoughts.give(body["model"], answer.blocks)
+        self._thoughts.give(body, answer.blocks)
         plan = timeline(
             answer,
             message_id=f"msg_loopback_{number}",

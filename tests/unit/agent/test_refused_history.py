@@ -48,9 +48,8 @@ def model_of(api: MessagesApi, name: str = "claude-sonnet-5") -> AnthropicModel:
 
 
 async def play(api: MessagesApi, stage: Stage, *messages: Message, **more: Any) -> RunResult:
-    config = LoopConfig(
-        model=model_of(api), max_steps=9, tool_keys=("read_file", "flood"), extra_tools=(FLOOD,), **more
-    )
+    settings = {"model": model_of(api), "max_steps": 9, "tool_keys": ("read_file", "flood"), **more}
+    config = LoopConfig(extra_tools=(FLOOD,), **settings)
     return await run_agent_loop(stage.context(), config, LoopInput(kind="main", messages=(BRIEF, *messages)))
 
 
@@ -139,6 +138,25 @@ async def test_another_model_summarises_without_the_reasoning_of_the_first(
     assert all(body["model"] == compactor for body in summaries)
     assert all(("thinking" in str(body["messages"])) == (compactor == "claude-sonnet-5") for body in summaries)
     assert "thinking" in str(last["messages"])  # the run's own conversation keeps it
+
+
+@pytest.mark.parametrize("model", ["claude-opus-5", "claude-opus-5-5"])
+@pytest.mark.parametrize(("window", "steps"), [(20_000, 5), (12_000, 3)], ids=["cleared", "summarised"])
+async def test_reasoning_that_is_tied_to_its_conversation_does_not_outlive_it(
+    model: str, window: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kinfold.agent.compaction.window_of", lambda model: window)
+    call = {"type": "tool_use", "name": "flood", "input": {}}
+    script = [Answer(blocks=(THOUGHT, {**call, "id": f"toolu_{n}"})) for n in range(steps)]
+    gist = [Answer.text("the gist")] if window == 12_000 else []
+    stage = Stage()
+    async with MessagesApi([*script, *gist, DONE]) as api:
+        result = await play(api, stage, model=model_of(api, model))
+        thoughtful = ["thinking" in str(body["messages"]) for body in api.requests]
+    assert (result.ended_by, warned(stage)) == ("complete", [])  # nothing was refused
+    assert len(stage.of(Compacted)) == 1
+    assert thoughtful[1:steps] == [True] * (steps - 1)
+    assert set(thoughtful[steps:]) == {model == "claude-opus-5"}
 
 
 def test_a_whole_conversation_is_left_as_it_is() -> None:

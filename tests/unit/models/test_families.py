@@ -86,9 +86,12 @@ async def test_thinking_reaches_the_service_as_its_model_takes_it(
     assert (body.get("thinking"), body["max_tokens"]) == (sent, max_tokens)
 
 
-async def test_a_tool_is_asked_for_in_words_where_reasoning_has_a_budget(model_of: MakeModel, ask: Ask) -> None:
+@pytest.mark.parametrize(("model", "thinking"), [("claude-sonnet-4-5", 2_000), ("claude-opus-5-5", None)])
+async def test_a_tool_is_asked_for_in_words_where_it_cannot_be_forced(
+    model: str, thinking: Thinking | None, model_of: MakeModel, ask: Ask
+) -> None:
     async with MessagesApi([Answer.call("complete", {})]) as api:
-        await ask(model_of(api, "claude-sonnet-4-5"), question(thinking=2_000, tool_choice="complete"))
+        await ask(model_of(api, model), question(thinking=thinking, tool_choice="complete"))
     (body,) = api.requests
     assert "tool_choice" not in body
     assert "complete" in body["messages"][-1]["content"][-1]["text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import aclosing
+from dataclasses import replace
 from typing import get_args
 
 from kinfold.agent import keeping
@@ -65,6 +66,7 @@ async def _answered(run: Run, purpose: Purpose, tool_choice: str | None) -> tupl
 
 async def _cured(run: Run, error: ModelError) -> bool:
     """Whether the conversation was changed so that another request may pass; our own reckoning of it was wrong."""
+    config = run.config
     match error.kind:
         case "context" | "too_large":
             return await make_room_now(run)
@@ -72,11 +74,14 @@ async def _cured(run: Run, error: ModelError) -> bool:
             cured, what = paired(run.history.messages), "tool calls were given the answers that they lacked"
         case "thinking":
             cured, what = paired(without_thinking(run.history.messages)), "earlier reasoning was left out"
+            if isinstance(config.thinking, int):  # a budget demands that the turn in progress begins with reasoning
+                config = replace(config, thinking=None)
         case _:
             return False
-    if cured == run.history.messages:
+    if cured == run.history.messages and config is run.config:
         return False
     run.history.replace(cured)
+    run.config = config
     await run.warn("history_repaired", f"the model's service refused the conversation: {what} ({error.message})")
     return True
 

@@ -82,5 +82,19 @@ def _check_budget(body: Mapping[str, Any], thinking: Mapping[str, Any]) -> None:
         raise Invalid("thinking.enabled.budget_tokens: Input should be greater than or equal to 1024")
     if thinking["budget_tokens"] >= body["max_tokens"]:
         raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.")
+    _begins_with_reasoning(body["messages"])
     if body.get("tool_choice", {}).get("type") in ("tool", "any"):
         raise Invalid("Thinking may not be enabled when tool_choice forces tool use.")
+
+
+def _begins_with_reasoning(messages: list[Any]) -> None:
+    """With a budget, the turn whose calls are answered now must begin with reasoning."""
+    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant"), None)
+    if last is None or not isinstance(content := messages[last]["content"], list):
+        return
+    if content[0]["type"] not in _SEAL and any(block["type"] == "tool_use" for block in content):
+        raise Invalid(
+            f"messages.{last}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
+            f"`{content[0]['type']}`. When `thinking` is enabled, a final `assistant` message must start with a "
+            "thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks)."
+        )

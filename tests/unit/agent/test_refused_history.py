@@ -87,6 +87,16 @@ async def test_refused_reasoning_is_left_out_once_and_the_run_goes_on(refused: s
     assert "thinking" not in str(after["messages"])
 
 
+async def test_without_its_reasoning_a_conversation_goes_on_without_a_budget_for_more() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "flood", "input": {}}
+    stage = Stage()
+    async with MessagesApi([Answer(blocks=(THOUGHT, call)), MODIFIED, DONE]) as api:
+        result = await play(api, stage, model=model_of(api, "claude-sonnet-4-5"), thinking=2_000)
+        budgets = ["thinking" in body for body in api.requests]
+    assert (result.ended_by, warned(stage)) == ("complete", ["history_repaired"])
+    assert budgets == [True, True, False]
+
+
 @pytest.mark.parametrize("message", [MODIFIED.message, "`tool_use` ids were found without `tool_result` blocks"])
 async def test_a_refusal_that_its_cure_does_not_cure_ends_the_run(message: str) -> None:
     refusal = Refusal(status=400, type="invalid_request_error", message=message)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-WINDOWS: dict[str, int] = {"claude-": 200_000, "scripted": 200_000}
-"""By the beginning of the name. The vendor's smallest window counts for its whole family: some models hold more."""
+_MILLION = 1_000_000
+WINDOWS: dict[str, int] = {
+    "claude-fable-5": _MILLION,
+    "claude-mythos-5": _MILLION,
+    "claude-opus-5": _MILLION,
+    "claude-sonnet-5": _MILLION,
+    "claude-opus-4-8": _MILLION,
+    "claude-opus-4-7": _MILLION,
+    "claude-opus-4-6": _MILLION,
+    "claude-sonnet-4-6": _MILLION,
+    "claude-": 200_000,
+    "scripted": 200_000,
+}
+"""By the beginning of the name, the first that fits; from the vendor's overview of its models, autumn 2026. Where one
+is smaller after all, the service says so, and the conversation is compacted then."""
 UNKNOWN_WINDOW = 64_000
 
 

@@ -166,4 +166,5 @@ async def test_a_model_of_unknown_window_is_taken_to_be_small_and_that_is_said_o
     model.name = "somebodys-own"
     await stage.run(model=model, tools=(FLOOD,))
     assert [event.code for event in stage.of(Warned)] == ["window_unknown"]
-    assert (window_of("claude-opus-5"), window_of("somebodys-own")) == (200_000, None)
+    assert (window_of("claude-opus-5"), window_of("claude-haiku-4-5")) == (1_000_000, 200_000)
+    assert window_of("somebodys-own") is None

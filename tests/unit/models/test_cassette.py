@@ -123,7 +123,7 @@ async def test_what_a_service_streamed_is_replayed_chunk_by_chunk_with_its_retry
     ]
     assert {RetryNotice, ThinkingChunk, TextChunk, Reply} == {type(event) for event in again}
     assert replay.unasked == ()
-    assert (window_of(replay.name), cost_usd(again[-1].model, Usage(input_tokens=10**6))) == (200_000, 0.0)  # type: ignore[union-attr]
+    assert (window_of(replay.name), cost_usd(again[-1].model, Usage(input_tokens=10**6))) == (1_000_000, 0.0)  # type: ignore[union-attr]
 
 
 async def test_an_error_is_replayed_as_the_error_that_it_was(tmp_path: Path) -> None:

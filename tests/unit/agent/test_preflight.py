@@ -27,7 +27,7 @@ def starting(prompt: str) -> ModelRequest:
 
 
 def model_of(api: MessagesApi) -> AnthropicModel:
-    return AnthropicModel("claude-sonnet-5", api_key=api.api_key, base_url=api.base_url)
+    return AnthropicModel("claude-sonnet-4-5", api_key=api.api_key, base_url=api.base_url)
 
 
 async def test_a_prompt_that_outgrows_the_window_is_refused_with_the_biggest_parts_and_starts_nothing(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from tests.docker.provider_support import containers_of, docker_provider, engine_api, spec
+from tests.hostile.outside import signal_from_outside
 from tests.unit.agent.stage import calls, complete
 
 from kinfold import ParentTask, TaskResult
@@ -63,7 +62,7 @@ def stopped(api: Any, handle: str) -> None:
 
 
 def killed(api: Any, handle: str) -> None:
-    os.kill(api.inspect_container(handle)["State"]["Pid"], signal.SIGKILL)
+    signal_from_outside(api.inspect_container(handle)["State"]["Pid"], "KILL")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ async def test_a_container_that_is_paused_for_a_while_costs_time_and_nothing_els
 @pytest.mark.slow
 async def test_a_supervisor_that_is_stopped_from_outside_is_a_lost_sandbox_in_bounded_time(own_state: Path) -> None:
     def frozen(api: Any, handle: str) -> None:
-        os.kill(api.inspect_container(handle)["State"]["Pid"], signal.SIGSTOP)
+        signal_from_outside(api.inspect_container(handle)["State"]["Pid"], "STOP")
 
     result, states, previews = await struck(own_state, frozen)
     assert (result.status, result.ended_by) == ("error", "sandbox_lost")

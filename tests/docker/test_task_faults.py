@@ -34,7 +34,9 @@ def reply(request: ModelRequest) -> ScriptedReply:
     return steps[request.step - 1]
 
 
-async def struck(state: Path, act: Callable[[Any, str], None]) -> tuple[TaskResult, list[object], str]:
+async def struck(
+    state: Path, act: Callable[[Any, str], None], *, goes_on: bool = False
+) -> tuple[TaskResult, list[object], str]:
     """The result of a task whose container is struck in its second step; the states and answers that were told."""
     async with docker_provider(state) as provider:
         async with ParentTask("x", model=ScriptedModel(reply), spec=spec(), provider=provider, definitions=()) as task:
@@ -45,6 +47,8 @@ async def struck(state: Path, act: Callable[[Any, str], None]) -> tuple[TaskResu
                     await anyio.sleep(0.02)
             with engine_api() as api:
                 await anyio.to_thread.run_sync(act, api, sandbox.ref.handle)
+            if goes_on:
+                await sandbox.write("go", b"")
             with anyio.fail_after(100):
                 result = await task.wait()
             events = [event async for event in task.follow()]
@@ -95,10 +99,8 @@ async def test_a_container_that_is_paused_for_a_while_costs_time_and_nothing_els
         assert api.inspect_container(handle)["State"]["Paused"]
         threading.Event().wait(3)
         api.unpause(handle)
-        made = api.exec_create(handle, ["/bin/sh", "-c", "touch /workspace/go"], user="1000")
-        api.exec_start(made["Id"])
 
-    result, states, previews = await struck(own_state, paused)
+    result, states, previews = await struck(own_state, paused, goes_on=True)
     assert (result.status, result.ended_by) == ("completed", "complete")
     assert "lost" not in states
     assert "went" in previews
